@@ -4,19 +4,23 @@
     python scripts/bench_adaptive.py --check      measure nothing: what is out of date?
 
 Each problem is solved by the target alone and with drafts as a run makes them (``adaptive=true``), one after the other,
-in this process, in an order that alternates. The first problems, from which a run learns what its drafts are worth, are
-counted like all others, but for one that warms up. With --cpu the engines' own clocks count CPU time, too: what drafts
-cost is then not what else the machine does. A kill costs one row. Figures go to results/never-slower.json and as tables
+in this process, in an order that alternates, several times. The first problems, from which a run learns what its drafts
+are worth, are counted like all others, but for one that warms up. The prompt's own pass, which both need, is timed by
+itself and left out: texts that were drawn differ in length, and a short one would seem slow. With --cpu the engines'
+own clocks count CPU time, too: what drafts cost is then not what else the machine does. A kill costs one row. Figures go to results/never-slower.json and as tables
 to docs/measurements/never_slower.md, once all rows are there.
 """
 
 from __future__ import annotations
 
+import math
+import random
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
+from statistics import median
 from typing import Any
 
 from figures_page import ROOT, FiguresPage, Kept
@@ -25,9 +29,10 @@ from script_kit import check_known, markdown, parser
 from semspec.choices.settle import expand_shorthands
 from semspec.config import build, compose
 from semspec.engines.pool import Engines
+from semspec.loading.settled import settle
 from semspec.protocols import BenchmarkProblem
 from semspec.results.code_digest import code_digest
-from semspec.results.metrics import ratio_interval
+from semspec.results.metrics import central
 from semspec.solver import Solver
 from semspec.storage import provenance
 
@@ -56,8 +61,11 @@ TEXTS = {
 }
 PERIODS = ("a b ", "one two three ", "x=1; ", "Monday ", "to be or not ", "7 + 7 = 14, ")
 WANTED = 0.97  # of the target's own speed, at least
-ROOTS = ("Solver", "Solve", "ratio_interval")
+ROOTS = ("Solver", "Solve", "central")
+RESAMPLES = 2000  # for an interval
 WARM = 1  # problems that are not counted
+SMALL = 4  # times as many problems for the embedded copier: its answers take a tenth of the target's seconds
+PROMPTS = 3  # times that a prompt is read by itself
 
 
 def problems_of(text: str, count: int) -> Iterator[BenchmarkProblem]:
@@ -65,7 +73,8 @@ def problems_of(text: str, count: int) -> Iterator[BenchmarkProblem]:
     if text == "periodic":
         for number in range(count):
             phrase = PERIODS[number % len(PERIODS)]
-            yield BenchmarkProblem(f"periodic-{number}", f"Go on: {phrase * 24}".strip())
+            times = 24 + number // len(PERIODS)
+            yield BenchmarkProblem(f"periodic-{number}", f"Go on: {phrase * times}".strip())
         return
     made = build(compose([f"benchmark={text}"])).benchmark
     yield from islice(made.problems(), count)
@@ -76,26 +85,34 @@ def measured(
 ) -> dict[str, Any]:
     """Solve problems in both ways in turn; return seconds and tokens of each group of them."""
     copier = ["model=tiny-copier"] * (text != "synthetic" and name in COPYING)
-    options = [*copier, *DRAFTERS[name], "accept=lossless", "split=token", "adaptive=true"]
-    options += [f"temperature={temperature}", f"max_new_tokens={given['tokens']}", "quiet=true"]
+    more = SMALL if copier else 1
+    options = [*copier, *DRAFTERS[name], "accept=lossless", "split=token"]
+    options += [f"temperature={temperature}", "quiet=true"]
     size = given["concurrency"]
-    solver = Solver(
-        build(compose(expand_shorthands([*options, f"concurrency={size}"]))), shared=engines
+    solver = _solver(
+        [*options, f"max_new_tokens={given['tokens']}", f"concurrency={size}"], engines
     )
-    solver.fetch()
-    solver.load()
-    todo = list(problems_of(text, given["problems"] + WARM * size))
+    prompts = _solver(
+        [*options, "adaptive=false", "max_new_tokens=1", f"concurrency={size}"], engines
+    )
+    settle()
+    warm = WARM * size * more
+    todo = list(problems_of(text, given["problems"] * more + warm))
     groups: list[dict[str, float]] = []
     counts: Counter[str] = Counter()
     for start in range(0, len(todo), size):
-        group: dict[str, float] = {}
-        for mode in ("plain", "speculative")[:: -1 if start // size % 2 else 1]:
-            cpu, wall = time.process_time(), time.perf_counter()
-            done = list(solver.solve(todo[start : start + size], mode))  # type: ignore[arg-type]
-            group[f"{mode} wall"] = time.perf_counter() - wall
-            group[f"{mode} cpu"] = time.process_time() - cpu
-            group[f"{mode} tokens"] = sum(len(one.outcome.tokens) for one in done)
-            if start >= WARM * size and mode == "speculative":
+        these = todo[start : start + size]
+        read = [_timed(prompts, these, "plain") for _ in range(PROMPTS)]
+        group: dict[str, float] = defaultdict(float)
+        for turn in range(given["turns"]):
+            order = ("plain", "speculative")[:: -1 if (start // size + turn) % 2 else 1]
+            for mode in order:
+                wall, cpu, done = _timed(solver, these, mode)
+                group[f"{mode} wall"] += wall - median(one[0] for one in read)
+                group[f"{mode} cpu"] += cpu - median(one[1] for one in read)
+                group[f"{mode} tokens"] += sum(len(one.outcome.tokens) for one in done)
+                if start < warm or mode == "plain":
+                    continue
                 for one in (one for solved in done for one in solved.outcome.rounds):
                     counts += Counter(
                         rounds=1,
@@ -103,21 +120,42 @@ def measured(
                         drafted=len(one.drafted),
                         kept=len(one.kept),
                     )
-        if start >= WARM * size:
+        if start >= warm:
             groups.append(group)
     return {"groups": groups, **counts}
 
 
+def _solver(options: list[str], engines: Engines) -> Solver:
+    solver = Solver(build(compose(expand_shorthands(options))), shared=engines)
+    solver.fetch()
+    solver.load()
+    return solver
+
+
+def _timed(
+    solver: Solver, problems: Sequence[BenchmarkProblem], mode: str
+) -> tuple[float, float, list[Any]]:
+    """Solve problems; return the seconds by the wall and of the processor, and what came of it."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    done = list(solver.solve(problems, mode))  # type: ignore[arg-type]
+    return time.perf_counter() - wall, time.process_time() - cpu, done
+
+
 def speed(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, tuple[float, float] | None]:
-    """Return how many times as fast as the target alone, by seconds a token, with its interval over problems."""
-    pairs = [
-        (g[f"plain {clock}"] / g["plain tokens"], g[f"speculative {clock}"] / g["speculative tokens"])
-        for g in row["groups"]
+    """Return how many times as fast as the target alone, by seconds a token of all problems, with its interval over problems."""
+    sums = [
+        tuple(group[f"{mode} {what}"] for mode in ("plain", "speculative") for what in (clock, "tokens"))
+        for group in row["groups"]
     ]  # fmt: skip
-    # each problem counts by its tokens: texts that were drawn differ in length
-    weights = [g["plain tokens"] for g in row["groups"]]
-    weighted = [(w * a, w * b) for w, (a, b) in zip(weights, pairs, strict=True)]
-    return sum(a for a, _ in weighted) / sum(b for _, b in weighted), ratio_interval(weighted)
+    rng = random.Random(0)
+    drawn = [_over(rng.choices(sums, k=len(sums))) for _ in range(RESAMPLES if len(sums) > 1 else 0)]  # fmt: skip
+    return _over(sums), central(drawn) if drawn else None
+
+
+def _over(sums: Sequence[Sequence[float]]) -> float:
+    """Return the ratio of seconds a token: of sums, and not of each problem, since texts that were drawn differ in length."""
+    plain, tokens, speculative, drafted = (math.fsum(column) for column in zip(*sums, strict=True))
+    return (plain / tokens) / (speculative / drafted)
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -130,7 +168,7 @@ def text(found: Mapping[str, Any]) -> str:
     sure = sum((speed(row)[1] or (0.0, 0.0))[1] < WANTED for row in rows.values())
     lines = [
         f"{len(rows)} rows: {below} are below {WANTED:.2f}x, {sure} of them with their whole interval. The least is"
-        f" {speeds[least]:.2f}x ({least}). {of['problems']} problems each, {of['concurrency']} at a time, at most"
+        f" {speeds[least]:.2f}x ({least}). {of['problems']} problems each ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways, {of['concurrency']} at a time, at most"
         f" {of['tokens']} tokens; {found['provenance']['machine']['cpu']}, one thread.",
         "",
     ]
@@ -178,6 +216,7 @@ def main() -> int:
         drafters=(list(DRAFTERS), "which of them"),
         texts=(list(TEXTS), "which of them"),
         temperatures=[0.0, 0.6],
+        turns=(2, "in which each problem is solved in both ways"),
         tokens=(256, "of an answer at most"),
         concurrency=(1, "problems under way at a time"),
         cpu=(False, "decide by CPU time: other work is running here"),
@@ -189,7 +228,15 @@ def main() -> int:
     check_known(a.texts, TEXTS)
     of = {
         name: getattr(a, name)
-        for name in ("problems", "drafters", "texts", "temperatures", "tokens", "concurrency")
+        for name in (
+            "problems",
+            "turns",
+            "drafters",
+            "texts",
+            "temperatures",
+            "tokens",
+            "concurrency",
+        )
     }
     if a.cpu:
         vars(time)["perf_counter"] = time.process_time

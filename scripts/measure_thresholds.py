@@ -4,8 +4,9 @@
     python scripts/measure_thresholds.py --target runs/variants/sharpness-0.3/target --temperature 0.18 \\
         --drafts runs/variants/sharpness-0.3/noise-0.2 --out runs/softer
 
-Every draft solves the same problems, after the target alone. ``measured`` is the threshold that ``accept=logprob`` comes
-to before the first of these problems, as in a run. A trajectory depends on a threshold only through its verdicts, so a
+Every draft solves the same problems, after the target alone, with each threshold of log-probabilities at temperature 1
+and with the one that ``accept=logprob`` comes to before the first of these problems, as in a run
+(``--score-temperature``: of log-probabilities at which temperature; auto, as in a run: the sampling's). A trajectory depends on a threshold only through its verdicts, so a
 threshold at which every verdict stays what it was is not run again: its line is copied. Lines go to ``OUT/NAME.jsonl``,
 one a problem and threshold, and a killed run goes on there.
 """
@@ -29,6 +30,8 @@ from semspec.solver import Solution, Solver
 from semspec.storage.files import LineFile, cut_torn_line, parse, whole_lines, write_json
 
 THRESHOLDS = [-4.0]
+RAW = 1.0  # the temperature that servers give log-probabilities at
+Setting = tuple[float, float]  # the temperature of the scores, and the threshold
 Line = dict[str, Any]
 HEADINGS = (
     "threshold",
@@ -40,14 +43,16 @@ HEADINGS = (
 )
 
 
-def line_of(solver: Solver, done: Solution, threshold: float | None) -> Line:
-    """Return the line of one solution."""
+def line_of(solver: Solver, done: Solution, setting: Setting | None) -> Line:
+    """Return the line of one solution; None: of the target alone."""
+    at, threshold = setting or (RAW, None)
     grade = solver.config.benchmark.grade(done.problem, done.text)
     rounds = done.outcome.rounds
     accepted = [min(r.scores[: r.units_kept]) for r in rounds if r.units_kept]
     rejected = [r.scores[-1] for r in rounds if r.drafted and r.handed_over and r.scores]
     return {
         "id": done.problem.id,
+        "temperature": at,
         "threshold": threshold,
         "correct": grade.correct,
         "tokens": len(done.outcome.tokens),
@@ -61,12 +66,17 @@ def line_of(solver: Solver, done: Solution, threshold: float | None) -> Line:
     }  # fmt: skip
 
 
+def key_of(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what a line is of: lines of earlier versions are of scores at temperature 1."""
+    return line["id"], line.get("temperature", RAW), line["threshold"]
+
+
 def same(line: Mapping[str, Any], threshold: float) -> bool:
     """Say if a stricter threshold leaves every verdict of a line as it was."""
     return bool(line["threshold"] <= threshold <= line["lowest_accepted"])
 
 
-def measured(solver: Solver, asked: Sequence[BenchmarkProblem], file: Path) -> float:
+def measured(solver: Solver, asked: Sequence[BenchmarkProblem], file: Path) -> Setting:
     """Return the threshold that a run on these problems begins with; keep what is said of it in a file."""
     if not file.exists():
         solver.measure(asked, tell=print)
@@ -74,51 +84,57 @@ def measured(solver: Solver, asked: Sequence[BenchmarkProblem], file: Path) -> f
         print(solver.rule.origin(), flush=True)
     found = read(file)["chosen"]
     assert found is not None, "too few steps were drafted to measure a threshold"
-    return float(found["threshold"])
+    return float(found["temperature"]), float(found["threshold"])
 
 
 def measure(a: Namespace, draft: str) -> Path:
     """Write the lines of one draft that are missing, and return their file; ``draft=""`` is the target alone."""
     file = a.out / f"{Path(draft).name or 'alone'}.jsonl"
     options = [f"benchmark.seed={a.seed}", f"concurrency={a.at_once}", "accept=logprob", "split=paragraph"]  # fmt: skip
-    options += [f"model.path={a.target}", f"temperature={a.temperature}", "adaptive=false"]
+    options += [f"accept.score_temperature={a.score_temperature}", f"model.path={a.target}"]
+    options += [f"temperature={a.temperature}", "adaptive=false"]
     options += ["draft=lm", f"draft.model.path={draft}"] if draft else ["draft=none"]
     cut_torn_line(file)
-    known = {(x["id"], x["threshold"]): x for x in lines_of(file)}
+    known = {key_of(line): line for line in lines_of(file)}
     with Solver(build(compose(options))) as solver, LineFile(file) as out:
         asked = list(islice(solver.config.benchmark.problems(), a.problems))
-        thresholds = list(a.thresholds)
+        settings = [(RAW, threshold) for threshold in a.thresholds]
         if draft:
-            thresholds.append(measured(solver, asked, file.with_suffix(".measured.json")))
+            kept = f".measured-{a.score_temperature}.json"
+            settings.append(measured(solver, asked, file.with_suffix(kept)))
 
         def write(lines: Iterable[Line]) -> None:
             for line in lines:
-                known[line["id"], line["threshold"]] = line
+                known[key_of(line)] = line
                 out.append(line)
 
         for start in range(0, len(asked), 2 * a.at_once):
             group = asked[start : start + 2 * a.at_once]
             if not draft:
-                left = [p for p in group if (p.id, None) not in known]
+                left = [p for p in group if (p.id, RAW, None) not in known]
                 if left:
                     write(line_of(solver, done, None) for done in solver.solve(left, "plain"))
                 continue
-            before: float | None = None
-            for threshold in sorted(thresholds):
+            before: Setting | None = None
+            for at, threshold in sorted(settings):
                 left = []
                 for problem in group:
-                    if (problem.id, threshold) in known:
+                    if (problem.id, at, threshold) in known:
                         continue
-                    line = known.get((problem.id, before)) if before is not None else None
+                    line = (
+                        known.get((problem.id, at, before[1]))
+                        if before and before[0] == at
+                        else None
+                    )
                     if line is not None and same(line, threshold):
                         write([line | {"threshold": threshold, "copied": True}])
                     else:
                         left.append(problem)
-                solver.rule = LogProb(threshold=threshold)
+                solver.rule = LogProb(threshold=threshold, score_temperature=at)
                 if left:
                     solved = solver.solve(left, "speculative")
-                    write(line_of(solver, done, threshold) for done in solved)
-                before = threshold
+                    write(line_of(solver, done, (at, threshold)) for done in solved)
+                before = at, threshold
     return file
 
 
@@ -129,8 +145,8 @@ def lines_of(file: Path) -> list[Line]:
 def shown(lines: Sequence[Line], alone: Mapping[str, bool]) -> list[list[str]]:
     """Return a row of the table for each threshold, over the problems that it was tried on."""
     rows = []
-    for threshold in sorted({line["threshold"] for line in lines}):
-        own = [line for line in lines if line["threshold"] == threshold]
+    for at, threshold in sorted({key_of(line)[1:] for line in lines}):
+        own = [line for line in lines if key_of(line)[1:] == (at, threshold)]
         right = [bool(line["correct"]) for line in own]
         low, high = wilson(sum(right), len(own)) or (0.0, 1.0)
         change, (least, most) = paired_by_problem(
@@ -139,7 +155,7 @@ def shown(lines: Sequence[Line], alone: Mapping[str, bool]) -> list[list[str]]:
         drafted, kept, tokens = (sum(x[k] for x in own) for k in ("drafted", "kept", "tokens"))
         rows.append(
             [
-                f"{threshold:.2f} ({len(own)})",
+                f"{threshold:.2f} at {at:g} ({len(own)})",
                 f"{sum(right) / len(own):.3f} [{low:.3f}, {high:.3f}]",
                 f"{100 * change:+.1f} [{100 * least:+.1f}, {100 * most:+.1f}]",
                 f"{kept / drafted:.1%}",
@@ -154,6 +170,7 @@ def main() -> None:
     a = parser(
         __doc__, target="embedded/tiny-target", drafts=["embedded/tiny-draft"], out=Path, problems=500,
         seed=20261214, temperature=0.6, at_once=50, thresholds=THRESHOLDS,
+        score_temperature="auto",
     ).parse_args()  # fmt: skip
     a.out.mkdir(parents=True, exist_ok=True)
     alone = {line["id"]: bool(line["correct"]) for line in lines_of(measure(a, ""))}

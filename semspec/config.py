@@ -107,7 +107,7 @@ class RunConfig(Decoding):
     @property
     def lengths(self) -> dict[str, int]:
         """Units in a draft: as given, or else what suits: an upper bound where drafts are adaptive."""
-        draft, nested = (1, 5) if not self.adaptive else (16 if self.split == "token" else 1, 16)
+        draft, nested = (1, 5) if not self.adaptive else (32 if self.split == "token" else 1, 16)
         return {
             "draft_length": self.draft_length or draft,
             "nested_length": self.nested_length or nested,
@@ -153,7 +153,7 @@ HELP = {
     "engine": "what runs the models; auto: what suits this machine",
     "benchmark": "the problems",
     "split": "the unit of drafting",
-    "draft_length": "units drafted at a time; adaptive: at most (0: 16 tokens or 1 step; adaptive=false: 1); trees"
+    "draft_length": "units drafted at a time; adaptive: at most (0: 32 tokens or 1 step; adaptive=false: 1); trees"
     " and lookups of tokens have sizes of their own",
     "step_cap": "tokens in a unit at most (0: 1 for split=token, else 512)",
     "temperature": "0 is greedy",

@@ -345,8 +345,12 @@ class Driver:
         forget: Callable[[Context], None],
         concurrency: int,
     ) -> Iterator[Finished[T]]:
-        """Answer every question that is waiting now, one batch for each model."""
-        turn = list(running)
+        """Answer the questions that are waiting now, one batch for each model.
+
+        Drafts come first, where others wait for the target: then both wait for the target together.
+        """
+        drafting = [one for one in running if all(q.model != "target" for q in one.queries)]
+        turn = drafting or list(running)
         batches: dict[Role, list[Query]] = {}
         for one in turn:
             for query in one.queries:
@@ -369,6 +373,8 @@ class Driver:
         own, ended = 0.0, list[Finished[T]]()
         if self.costs is not None:
             self.costs.resumed()
+            self.costs.answered(time.perf_counter())
+            self.costs.mixed = len({q.generate is None for q in batches.get("target", ())}) > 1
         for one in turn:
             one.model_seconds += max(took[query.model] for query in one.queries)
             resumed = time.perf_counter()
@@ -471,6 +477,8 @@ class Driver:
                 own = answer.seconds if len(answers) > 1 and isinstance(answer, Answer) else waited
                 load = self.costs.load if self.costs is not None else 0
                 self._count([query], [answer], own, 0.0, load or concurrency)
+            if self.costs is not None:
+                self.costs.answered(time.perf_counter())
             done = self._moved(told, answers, waiting, share)
             if done is not None:
                 running.remove(told)

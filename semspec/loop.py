@@ -195,13 +195,13 @@ class Speculation(Writing):
             yield from self.write(handover, done)
 
     def observe(self, done: Round) -> None:
-        """Let what works on the problem learn from the round; nothing follows an end of text."""
+        """Let what works on the problem learn from the round; behind an end of text there is only the next problem."""
         assert done.tokens, "a round made no progress"
+        self.pace.observe(done)
         if self.ended:
             return
         if self.thinking is not None:
             self.thinking.feed(done.tokens)
-        self.pace.observe(done)
         self.drafter.observe(self.context, done)
 
     def consider(self, done: Round) -> Plan[Round]:

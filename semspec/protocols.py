@@ -398,6 +398,7 @@ class Bench:
     target: str  # its name
     drafts: bool  # whether anything is drafted
     draft: str | None  # the name of the small model that drafts, if one does
+    sampling: Sampling
     # solves the questions with another rule, over and over with other random numbers, each with so many tokens at most;
     # yields how many tokens each has
     solve: Callable[[Rule, int], Generator[int, None, None]]

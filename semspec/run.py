@@ -71,7 +71,7 @@ def _main(arguments: list[str]) -> None:
     several, taken = {"-m", "--multirun"} & set(flags), ""
     if not several:
         overrides, taken = with_recommended(overrides)
-    settled = settle(overrides, brought=True)
+    settled = settle(overrides, brought=True, helped=True)
     overrides = settled.arguments
     own = [o for o in overrides if o.startswith("sweep=")]
     if own and not several:
@@ -81,16 +81,16 @@ def _main(arguments: list[str]) -> None:
         if flags:
             raise UserError(f"plan=true is about one run: leave {' '.join(flags)} out")
         options = [o for o in overrides if not o.startswith(("hydra.", "hydra/"))]
-        plan.show(build(config.compose(options)), settled.engine, settled.rule, taken, given)
+        plan.show(build(config.compose(options)), settled.choices(), taken, given)
         return
     quiet = any(o.lower() in QUIET for o in overrides)
     if (several or not flags) and not quiet:
-        for choice in filter(None, (settled.engine, settled.rule)):
+        for choice in settled.choices():
             echo(str(choice))
     if several:
         if others := [f for f in flags if f.startswith("-") and f not in several]:
             raise UserError(f"{others[0]} cannot be used with -m: leave one of them out")
-        sys.exit(sweep.main(overrides))
+        sys.exit(sweep.main(overrides, settled.unnamed()))
     if taken and not flags:
         open_console(quiet=quiet).say(taken, "dim")
     sys.argv[1:] = [*flags, *overrides]

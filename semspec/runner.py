@@ -20,6 +20,7 @@ from rich.text import Text as Styled
 from semspec.config import RunConfig, free, recorded
 from semspec.engines.pool import Engines
 from semspec.errors import UserError
+from semspec.loading.settled import settle
 from semspec.models.text import Text
 from semspec.protocols import BenchmarkProblem, Grade
 from semspec.report import terminal
@@ -244,6 +245,7 @@ def _solve_all(
                 own = frozenset(p.id for p in _asked(arm, problems))
                 lanes.append(_Lane(arm, run, solver, own))
         if lanes:
+            settle()
             every = attempted(problems, lanes[0].arm.config.attempts)
             _in_turn(lanes, every, next(iter(todo.values())), console, aside)
             told |= {lane.arm.folder: lane.solver.told_costs() for lane in lanes}

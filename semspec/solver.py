@@ -19,6 +19,7 @@ from semspec.choices.inside import asked_of, why_not
 from semspec.choices.survey import check_loaded, check_models, runs_of
 from semspec.config import check
 from semspec.decoding.costs import Costs, companies
+from semspec.decoding.pacing import Pacing
 from semspec.decoding.stopping import Stopping, behind, closed
 from semspec.decoding.sweep import of_draft, of_target
 from semspec.decoding.thinking import Thinking
@@ -116,6 +117,7 @@ class Solver(Loaded):
             target=canonical_name(config.model),
             drafts=not config.draft.plain,
             draft=canonical_name(drafts["draft"]) if "draft" in drafts else None,
+            sampling=config.sampling,
             solve=lambda rule, budget: self._tried(rule, problems, budget),
             recorded=recorded,
             tell=tell,
@@ -125,11 +127,16 @@ class Solver(Loaded):
     def _tried(
         self, rule: Rule, problems: Sequence[BenchmarkProblem], budget: int
     ) -> Generator[int, None, None]:
-        """Solve problems over and over with another rule; yield how many tokens each of them has."""
+        """Solve problems over and over with another rule; yield how many tokens each of them has.
+
+        Drafts have fixed lengths, and what becomes of them says nothing of the run's own rule: it would learn from a rule that
+        keeps nothing that drafts are in vain.
+        """
         if not self.drafts_here:
             return
         own, self.rule = self.rule, rule
         stop, self.stop = self.stop, NoStop()
+        pacing, self.pacing = self.pacing, Pacing(self.pacing.costs)
         limit = self.config.max_new_tokens
         try:
             for number in count(1) if problems else ():
@@ -138,7 +145,7 @@ class Solver(Loaded):
                     for done in self.solve(group, "speculative", min(budget, limit)):
                         yield len(done.outcome.tokens)
         finally:
-            self.rule, self.stop = own, stop
+            self.rule, self.stop, self.pacing = own, stop, pacing
 
     # ---- problems -------------------------------------------------------------------------------
 
@@ -404,6 +411,8 @@ class Solver(Loaded):
             made.stop_ids = frozenset()
         if made.config.split != "token" or not made.drafter.reach:  # else its own options say it
             made.draft_length = made.config.lengths["draft_length"]
+        if set(changes) == {"seed"}:  # for every request
+            return made
         check(made.config)
         if set(changes) <= {"seed", "max_new_tokens", "draft_length"}:
             return made

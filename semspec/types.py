@@ -83,7 +83,7 @@ class What(enum.Enum):
     PROBS = "probs"  # [rows, vocabulary] after temperature, top-k, top-p, min-p
     LOGITS = "logits"  # [rows, vocabulary] raw
     TOP_K = "top_k"  # (ids [rows, k], raw log-probabilities [rows, k])
-    LOGPROBS = "logprobs"  # [tokens] raw log-probability of each scored or generated token
+    LOGPROBS = "logprobs"  # [tokens] log-probability of each scored or generated token, raw but for ``temperature``
     HIDDEN = "hidden"  # [rows, layers, width]; layers as in transformers' hidden_states
     POOLED = "pooled"  # [spans, layers, width] over each span's own tokens, reduced in the pass
     SCORE = "score"  # [spans] what the probe named says of each span, where the engine holds it
@@ -109,6 +109,8 @@ class Read:
     spans: tuple[tuple[int, int], ...] = ()
     reduce: Literal["mean", "max", "last"] = "mean"  # POOLED
     probe: str = ""  # SCORE: the probe's digest, see ``artifacts.probe.Probe.digest``
+    # LOGPROBS: at this temperature, which is not the sampling's; a server gives no higher one than 1
+    temperature: float = 1.0
 
 
 PROBS, LOGPROBS, EMBEDDINGS = Read(What.PROBS), Read(What.LOGPROBS), Read(What.EMBEDDINGS)
@@ -166,6 +168,8 @@ class Generate:
     piecewise: bool = False
     # asked after every token; True: return what is there, who asked goes on later. An engine need not listen
     pause: Callable[[], bool] | None = None
+    # it may be given back before its limit, as "paused", where others of its batch wait for a verdict on their drafts
+    gives_way: bool = False
     # what the text is held to from its first token on, by engines that can (``protocols.Constraining``)
     grammar: Grammar | None = None
 

@@ -107,7 +107,8 @@ def _made(
         return _eagle3(folder, config, files, told)
     shown = ", ".join(ascii(name[:64])[1:-1] for name in sorted(shapes)[:3]) or "none"
     raise UserError(
-        f"{folder} holds neither an EAGLE-3 head nor Medusa heads (tensors: {shown}): docs/heads.md"
+        f"{folder} holds neither an EAGLE-3 head nor Medusa heads (tensors: {shown}; the one has fc.weight and midlayer.* or"
+        " layers.0.*, the others 0.0.linear.weight or blocks.0.layers.0.weight): name one with path=; docs/heads.md"
         " lists the layouts that are read"
     )
 

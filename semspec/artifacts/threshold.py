@@ -35,6 +35,7 @@ class MeasuredThreshold(base.Artifact):
             "measured": {"type": "object"},
             "split": binding.SPLIT,
             "threshold": {"type": "number", "maximum": 0},
+            "score_temperature": binding.DEGREES,  # that log-probabilities are at; without it: 1
             "metrics": record(
                 **dict.fromkeys(("own_rejected", "accepted", "doubtful"), binding.DEGREES)
             ),
@@ -52,14 +53,16 @@ class MeasuredThreshold(base.Artifact):
         measured: Mapping[str, Any],
         split: str,
         how: Mapping[str, Any] | None = None,
+        temperature: float = 1.0,
     ) -> Self:
-        """Choose the threshold from steps and keep both."""
-        chosen = choose(own, drafted)
+        """Choose the threshold from steps, whose scores are at a temperature, and keep both."""
+        chosen = choose(own, drafted, temperature=temperature)
         columns = {"own": torch.tensor(own), "drafted": torch.tensor(drafted)}
         config = cls.config_of(
             measured=dict(measured),
             split=split,
             threshold=chosen.threshold,
+            score_temperature=temperature,
             data={"steps": len(own), **(how or {})},
             metrics={
                 "own_rejected": chosen.own_rejected,
@@ -86,7 +89,8 @@ class MeasuredThreshold(base.Artifact):
         """Return the threshold and its figures as they were chosen."""
         metrics = self.config["metrics"]
         own, drafted = (len(self.tensors[name]) for name in COLUMNS)
-        return Chosen(self.config["threshold"], own, drafted, **metrics)
+        temperature = self.config.get("score_temperature", 1.0)
+        return Chosen(self.config["threshold"], own, drafted, **metrics, temperature=temperature)
 
     def figures(self) -> Mapping[str, float]:
         return {

@@ -28,6 +28,7 @@ class Chosen:
     own_rejected: float  # share of the target's own steps below it
     accepted: float  # share of the drafted steps that it accepts
     doubtful: float  # estimated share of these that are less likely than what the target writes
+    temperature: float = 1.0  # that all scores are at
 
     @property
     def at_most(self) -> float:
@@ -41,7 +42,12 @@ def enough(own: Sequence[float], drafted: Sequence[float]) -> bool:
     return min(len(own), len(drafted)) >= FEWEST
 
 
-def choose(own: Sequence[float], drafted: Sequence[float], share: float = OWN_REJECTED) -> Chosen:
+def choose(
+    own: Sequence[float],
+    drafted: Sequence[float],
+    share: float = OWN_REJECTED,
+    temperature: float = 1.0,
+) -> Chosen:
     """Return the highest threshold that rejects at most ``share`` of the target's own steps."""
     assert own and drafted
     ordered = sorted(own)
@@ -53,6 +59,7 @@ def choose(own: Sequence[float], drafted: Sequence[float], share: float = OWN_RE
         _below(own, threshold),
         1 - _below(drafted, threshold),
         doubtful(own, drafted, threshold),
+        temperature,
     )
 
 

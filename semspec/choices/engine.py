@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from omegaconf.errors import OmegaConfBaseException
-
 from semspec import registry
 from semspec.choices.choice import Choice
-from semspec.choices.names import full_names, option_names
+from semspec.choices.names import option_names
 from semspec.choices.presets import given_options
 from semspec.choices.rule import choose_rule, with_rule
-from semspec.config import AUTO, GROUPS, RunConfig, build, compose, defaults, one_line, parse
-from semspec.deferred import hydra
-from semspec.errors import UserError
+from semspec.choices.trial import refusal
+from semspec.config import AUTO, GROUPS, RunConfig, defaults
 
 
 def choose_engine(
@@ -57,23 +54,7 @@ def _chosen(group: str, given: Mapping[str, str]) -> str:
 def _refusal(arguments: Sequence[str], engine: str) -> str:
     """Say why an engine cannot run some configuration of a command line; empty where it can run all."""
     named = [a for a in arguments if a.partition("=")[0] != "engine"]
-    choices = []
-    try:
-        for text in full_names([*with_rule(named, choose_rule(named)), f"engine={engine}"]):
-            if text.startswith(("hydra.", "hydra/", "sweep=")):
-                continue
-            (override,) = parse([text])
-            several = override.is_sweep_override()
-            values = list(override.sweep_string_iterator()) if several else []
-            key = text.partition("=")[0]
-            choices.append([f"{key}={value}" for value in values] or [text])
-        first = [values[0] for values in choices]
-        for at, values in enumerate(choices):
-            for value in values if at == 0 else values[1:]:
-                build(compose([*first[:at], value, *first[at + 1 :]]))
-    except (UserError, hydra.errors.HydraException, OmegaConfBaseException) as error:
-        return one_line(error).partition(": ")[0]
-    return ""
+    return refusal([*with_rule(named, choose_rule(named)), f"engine={engine}"])
 
 
 def with_engine(arguments: Sequence[str], choice: Choice | None) -> list[str]:

@@ -73,13 +73,13 @@ def option_names(group: str, names: str) -> set[str]:
     plugins = registry.plugins(GROUPS[group])  # type: ignore[arg-type]
     found: set[str] = set()
     for name in names.split(","):
-        name = name if name in plugins else _plugin_of(group, name)
+        name = name if name in plugins else plugin_of(group, name)
         if name in plugins:
             found |= {f.name for f in fields(plugins[name].cls)}
     return found
 
 
-def _plugin_of(group: str, preset: str) -> str:
+def plugin_of(group: str, preset: str) -> str:
     """The plugin that a preset in ``conf/`` is built on, or nothing."""
     path = CONF / group / f"{preset}.yaml"
     listed: Any = OmegaConf.load(path) if path.is_file() else {}

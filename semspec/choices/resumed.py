@@ -1,4 +1,4 @@
-"""Drafts of fixed lengths: where a run's folder was begun so, and where a seed's text is promised to repeat itself."""
+"""Drafts of fixed lengths, and drafts without help: where a run's folder was begun so, or a seed's text is promised to repeat itself."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ def repeatable(arguments: Sequence[str]) -> list[str]:
 
 
 def as_begun(arguments: Sequence[str]) -> list[str]:
-    """Add ``adaptive=false`` where the run's folder was begun so: by a version that drafted so by default."""
+    """Add what the run's folder was begun with by a version that had other defaults: ``adaptive=false``, or no nested drafts."""
     given = given_options(arguments)
     folder = given.get("hydra.run.dir", "").strip("'\"")
-    if not folder or "adaptive" in given:
+    known = RunFolder(folder).config if folder else None
+    if not isinstance(known, dict):
         return list(arguments)
-    known = RunFolder(folder).config
-    begun = isinstance(known, dict) and known.get("adaptive") is False
-    return [*arguments, *(["adaptive=false"] if begun else [])]
+    steady = "adaptive" not in given and known.get("adaptive") is False
+    alone = not steady and not {"salvage", "nested"} & set(given) and known.get("salvage") is False
+    return [*arguments, *["adaptive=false"] * steady, *["salvage=false"] * alone]

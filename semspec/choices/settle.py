@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from semspec.choices.choice import Choice
 from semspec.choices.engine import choose_engine, with_engine
 from semspec.choices.names import full_names
+from semspec.choices.nested import HELP, choose_nested, with_nested
 from semspec.choices.rule import choose_rule, with_rule
 
 
@@ -18,18 +19,32 @@ class Settled:
     arguments: list[str]
     engine: Choice | None  # None: one was named
     rule: Choice | None  # None: one was named
+    nested: Choice | None  # None: something was said of it, or it is of no use here
+
+    def choices(self) -> list[Choice]:
+        """List what was chosen."""
+        return [one for one in (self.engine, self.rule, self.nested) if one is not None]
+
+    def unnamed(self) -> list[str]:
+        """Return the options after which nothing is named: those that only make a run faster."""
+        return [option.partition("=")[0] for option in HELP] if self.nested else []
 
 
-def settle(arguments: Sequence[str], auto: bool = True, brought: bool = False) -> Settled:
+def settle(
+    arguments: Sequence[str], auto: bool = True, brought: bool = False, helped: bool = False
+) -> Settled:
     """Settle what is left to us, the engine and the rule, and give every option its full name.
 
     ``auto`` is False where the default of conf/config.yaml is the engine unless one is named. ``brought``: of plugins
-    that are not chosen here, those count that the targets' presets will bring.
+    that are not chosen here, those count that the targets' presets will bring. ``helped``: rules for steps get nested
+    drafts and salvage, where nothing is said of them.
     """
     engine = choose_engine(arguments, unless_named=auto)
     on_engine = with_engine(arguments, engine)
     rule = choose_rule(on_engine)
-    return Settled(full_names(with_rule(on_engine, rule), brought), engine, rule)
+    by_rule = with_rule(on_engine, rule)
+    nested = choose_nested(by_rule, brought) if helped else None
+    return Settled(full_names(with_nested(by_rule, nested), brought), engine, rule, nested)
 
 
 def expand_shorthands(

@@ -171,17 +171,19 @@ def asked(arguments: Sequence[str]) -> tuple[bool, list[str]]:
     return given[-1:] == ["true"], rest
 
 
-def plan_of(config: RunConfig, engine: Choice | None = None, rule: Choice | None = None) -> Plan:
-    """Return the plan of a run; ``engine`` and ``rule`` are what was chosen for it, and why."""
+def plan_of(config: RunConfig, chosen: Sequence[Choice] = ()) -> Plan:
+    """Return the plan of a run; ``chosen`` is what was chosen for it, and why."""
     plan, names = Plan(), configs.plugin_names(config)
+    why = {choice.kind: choice.why for choice in chosen}
     models, _ = models_of(config)
-    plan.say("engine", _chosen(names["engine"], engine.why if engine else "as given"))
-    plan.say("rule", _chosen(f"accept={names['accept']}", rule.why if rule else "as given"))
+    plan.say("engine", _chosen(names["engine"], why.get("engine", "as given")))
+    plan.say("rule", _chosen(f"accept={names['accept']}", why.get("rule", "as given")))
     plan.say("drafter", f"draft={names['draft']}, split={config.split}")
     if not config.stop.plain:
         plan.say("thinking", f"stop={names['stop']}")
     if not config.nested.plain:
-        plan.say("drafter", f"nested={names['nested']}, nested_accept={names['nested_accept']}")
+        nested = f"nested={names['nested']}, nested_accept={names['nested_accept']}"
+        plan.say("drafter", _chosen(nested, why.get("nested", "")))
     for role, model in models.items():
         plan.add_model(role, model, config.engine.holds_weights)
     prints = {role: _fingerprint(model) for role, model in models.items()}
@@ -200,7 +202,7 @@ def plan_of(config: RunConfig, engine: Choice | None = None, rule: Choice | None
         f"{twice}: {most:,} tokens at most",
     )
     plan.add_disk()
-    if rule is not None and NO_PROBE in rule.why:
+    if NO_PROBE in why.get("rule", ""):
         plan.say(
             "a probe",
             f"would be trained by {commands.training(models, 'target', 'plus', config.split)}",
@@ -223,15 +225,9 @@ def before(config: RunConfig) -> list[str]:
     return found
 
 
-def show(
-    config: RunConfig,
-    engine: Choice | None,
-    rule: Choice | None,
-    taken: str,
-    arguments: Sequence[str],
-) -> None:
+def show(config: RunConfig, chosen: Sequence[Choice], taken: str, arguments: Sequence[str]) -> None:
     """Print the plan of a run; raise UserError if it could not begin. ``taken`` are options that nobody gave."""
-    plan = plan_of(config, engine, rule)
+    plan = plan_of(config, chosen)
     if taken:
         plan.lines.insert(0, ("options", taken))
     command = shlex.join(["python", "-m", "semspec.run", *arguments])

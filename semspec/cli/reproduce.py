@@ -252,6 +252,8 @@ def _make_first(commands: Sequence[str], console: Screen) -> None:
         made = named.get("out", "")
         if made and Path(made).exists():
             continue
+        # a command with folder= knows by itself what is done
+        made = made or named.get("folder", "")
         console.say(f"making {made}")
         shown = subprocess.DEVNULL if console.quiet else None
         if subprocess.run([sys.executable, *words[1:]], stdout=shown, check=False).returncode:

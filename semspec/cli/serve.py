@@ -16,6 +16,7 @@ from semspec.cli.command import run_command
 from semspec.config import RunConfig
 from semspec.errors import UserError
 from semspec.jobs.options import described, names, option, read_known
+from semspec.loading.settled import settle
 from semspec.models.location import canonical_name
 from semspec.solver import Solver
 from semspec.storage.screen import echo
@@ -107,6 +108,7 @@ def run(arguments: Sequence[str]) -> None:
     def make() -> Solver:
         solver = Solver(config, beside=True)
         solver.measure(())  # no question is there yet: what an earlier run has measured is taken
+        settle()
         return solver
 
     server.serve(

@@ -14,6 +14,7 @@ that very token looks unlikely would leave a selection that is no sample of q an
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from semspec.decoding.beliefs import Signal, deep, likely
 from semspec.decoding.costs import ASK, CHAIN
 from semspec.decoding.economy import EXPLORE, LOOK, NET, Economy
+from semspec.decoding.ledger import Ledger
 from semspec.decoding.trim import depths, first_path, keep_nodes, shared, shorten
 from semspec.types import Draft, Round
 
@@ -28,6 +30,9 @@ FOREVER = 1 << 30  # tokens: the rest of a problem
 UNLIKELY = 0.002  # chance of a node below which no more nodes are looked at
 # tokens of chains in a tree's place, below which they are taken to be as right as the tree
 UNTRIED = 48
+ROUGHLY = 5.0  # times what may be lost: reading along is not known to cost more
+STRIDE = 8  # tokens at most before a drafter that looks things up is asked again
+SLEEPS = 8  # tokens in a row after which a drafter has much to read
 REFRESH = 8  # rounds after which prices are looked up anew
 SLACK = 1.5  # tokens by which late drafts may have disappointed before that counts
 LATE = 0.995  # of what was kept and expected before, at each token
@@ -72,12 +77,13 @@ class Adaptive:
     _alone: int = field(default=1, init=False)
     _asked: int = field(default=0, init=False)  # units, in this round
     _proposal: Proposal | None = field(default=None, init=False)
-    _rounds: int = field(default=0, init=False)
+    _ledger: Ledger = field(init=False)
     _prices: dict[tuple[str, int], float] = field(default_factory=dict, init=False)
     _company: int = field(default=0, init=False)  # for which these prices hold
 
     def __post_init__(self) -> None:
         self.net = self.economy.net
+        self._ledger = Ledger(self.economy, self.watches)
 
     # ---- before a draft --------------------------------------------------------------------------
 
@@ -85,23 +91,29 @@ class Adaptive:
         self.resting, self.chain, self._alone = False, False, 1
         self._asked, self._proposal = 0, None
         self._hope = 0.0
+        self._ledger.begin()
         if self._company != self.economy.company:
             self._company = self.economy.company
             self._prices.clear()
         if not self.economy.token:  # nothing was measured yet
             self._asked = self.longest
+        elif row := self._ledger.row():
+            # nobody reads along: that would cost something
+            self._alone, self.resting = row, row > 1
         elif self.copies:
-            if self.net > 0 or self.economy.affords(-self.net):
-                self._asked = self.longest
-            else:
-                self._rest(-self.net)
+            self._decide(self.longest, -self.net)
         else:
             best, loss, self.chain = self._best()
-            if self.economy.affords(loss):
-                self._asked = best
-            else:
-                self._rest(loss)
+            self._decide(best, loss)
         return self._asked
+
+    def _decide(self, units: int, loss: float) -> None:
+        """Ask for so many units if what they are expected to lose can be afforded; else let the target write on."""
+        ledger, wakes = self._ledger, not self.copies
+        if ledger.affords(loss, wakes):
+            self._asked = units
+        else:
+            self._rest(max(loss, 0.0) + (ledger.waking if wakes else 0.0))
 
     def _best(self) -> tuple[int, float, bool]:
         """Return the length with the best rate of tokens, what it is expected to lose (plain tokens), and its shape.
@@ -164,13 +176,26 @@ class Adaptive:
         """Let the target write on, until such a loss can be afforded again."""
         economy = self.economy
         self._alone = tokens = economy.pause(loss)
+        self._ledger.asleep |= tokens >= SLEEPS
         if not self.watches or tokens < 2:
             return
         reading_along = economy.writing(tokens, watched=True) - economy.writing(tokens)
         catching_up = economy.reading(tokens)
         self.resting = catching_up < reading_along
-        if min(reading_along, catching_up) > EXPLORE * tokens:  # either costs more than may be lost
+        # what reading along has really cost is counted, where it can be
+        limit = EXPLORE * (ROUGHLY if self._ledger.timed else 1)
+        if economy.bank < 0 or min(reading_along, catching_up) > limit * tokens:
             self._alone, self.resting = (LOOK if economy.costs.load else FOREVER), True
+
+    def _stride(self) -> int:
+        """Return how many tokens to write before a drafter that looks things up is asked again.
+
+        Each question costs ``extra``; each token by which a copy begins later costs what a copied token saves.
+        """
+        economy = self.economy
+        extra = self._price("write", 1) - 1 + economy.asking(self._asked)
+        saved = max(1 - economy.rate, 0.1) * economy.found
+        return max(1, min(int(math.sqrt(2 * max(extra, 0.0) / saved)), STRIDE))
 
     def unit_cap(self) -> int:
         return self.cap
@@ -181,9 +206,8 @@ class Adaptive:
     # ---- after a draft ---------------------------------------------------------------------------
 
     def asked(self, units: int, seconds: float) -> None:
-        economy = self.economy
-        kind = CHAIN if self.chain else ASK
-        economy.costs.add(economy.who, kind, economy.company, units, seconds)
+        predicted = self.economy.asking(units, self.chain)
+        self._ledger.asked(CHAIN if self.chain else ASK, units, seconds, predicted)
 
     def cut(self, draft: Draft) -> None:
         if not self._asked or not self.economy.token:
@@ -291,21 +315,26 @@ class Adaptive:
             economy.net = SLOWER * economy.net + (1 - SLOWER) * worth
             if not sends and self.net <= 0:
                 self._rest(-self.net)
+            elif not sends:
+                self._alone = self._stride()
+            economy.looked(bool(sends), self._alone)
         return sorted(nodes) if sends else []
 
     # ---- after a round ---------------------------------------------------------------------------
 
     def observe(self, done: Round) -> None:
         economy, tokens = self.economy, done.tokens
-        self._rounds += 1
-        if self._rounds % REFRESH == 0:
+        if self._ledger.rounds % REFRESH == REFRESH - 1:
             self._prices.clear()
-        spent = economy.asking(self._asked) if self._asked else 0.0
+        spent = economy.asking(self._asked, self.chain) if self._asked else 0.0
         if done.drafted:
             spent += self._price("read" if done.parents is None else "tree", 1 + len(done.drafted))
         else:
             spent += economy.writing(len(tokens), self.watches and not self.resting)
-        economy.went(spent, len(tokens))
+        self._ledger.close(done, spent, bool(self._asked), self.resting)
+        # answers that begin together begin alike: what becomes of their first drafts is one event, and not many
+        if self._ledger.crowded and self._ledger.rounds == 1:
+            return
         fades = LATE ** len(tokens)
         self._kept, self._hoped = fades * self._kept, fades * self._hoped
         if done.drafted:

@@ -176,6 +176,10 @@ class Costs:
     )
     curves: dict[tuple[str, str, int], Curve] = field(default_factory=dict)
     drafting: float = 0.0  # seconds that drafters have spent since a plan was last resumed
+    clock: float | None = None  # when the last answer came, by the driver's clock
+    # some of those who were answered together had drafts read, and others wrote
+    mixed: bool = False
+    wakings: int = 0  # times that a draft model read at length what it had not seen, which all others waited for
 
     def add(
         self, who: str, kind: str, together: int, size: float, seconds: float, context: float = 0
@@ -196,11 +200,17 @@ class Costs:
             return
         kinds = {kind_of(query) for query, _ in asked}
         sizes = [size_of(query, answer) for query, answer in asked]
+        role: Role = asked[0][0].model
+        self.wakings += role == "draft" and not all(sizes)
         if len(kinds) == 1 and all(sizes):
-            role: Role = asked[0][0].model
             context = sum(len(query.context) for query, _ in asked) / len(asked)
             seconds += own if role == "target" else 0.0
             self.add(role, kinds.pop(), together, max(sizes), seconds, context)
+
+    def answered(self, now: float) -> None:
+        """Take note of the time at which plans are given their answers; a recorded table has no use for it."""
+        if not self.fixed:
+            self.clock = now
 
     def drafted(self, seconds: float) -> None:
         """Take note of a drafter's own work: it is part of what was asked, and not of a question's cost."""

@@ -15,11 +15,18 @@ from typing import Any, Self
 
 from semspec.decoding.beliefs import Beliefs
 from semspec.decoding.costs import ASK, CHAIN, READ, TREE, WATCH, WRITE, Costs
+from semspec.decoding.experience import Experience
 
-EXPLORE = 0.01  # of the time: what may be lost by drafts that are expected to lose
+EXPLORE = 0.005  # of the time: what may be lost by drafts that are expected to lose
 COPIED, DRAWN = 0.4, 0.75  # the chance of a token of which nothing is known: looked up, by a model
-LOOK = 16  # tokens after which it is decided anew, where the load changes
+LOOK = 64  # tokens after which it is decided anew, where the load changes
 ALLOWANCE = 8.0  # plain tokens that a run may lose at its beginning, while nothing is known
+LEARNING = 0.005  # seconds that it may lose there in any case
+SELDOM = 0.005  # copies for each token at least, where none was found for long
+EARNED = 128.0  # plain tokens of what drafts have really gained that may be lost again
+HORIZON = 8  # rounds in which what was lost may be expected to come back
+TRIAL = 24.0  # plain tokens that one try is taken to lose under a load, as long as it is not known
+DEBT = TRIAL  # that drafts may owe at most: of what is more, a pause of the machine is the likelier cause
 NET = 0.85  # of what was thought before of the worth of asking, at each new answer
 NUMBERS = ("bank", "net", "nodes", "spent", "gained", "drafted", "written")  # that are recorded
 RATE = 0.98  # of what was counted before of time and tokens, at each new round
@@ -39,7 +46,6 @@ class Economy:
         False  # whether a draft model writes the drafts, so that its speed says what they cost
     )
     beliefs: Beliefs = field(default_factory=Beliefs)
-    bank: float = ALLOWANCE  # what may still be lost
     net: float = 0.0  # gained by asking a drafter that looks things up, on average
     nodes: float = 1.0  # of a tree's level, those that are sent
     spent: float = 20.0  # plain tokens of time, newer ones counting more
@@ -47,16 +53,33 @@ class Economy:
     lengths: list[int] = field(default_factory=list)  # tokens of accepted units
     drafted: float = 0.0  # tokens of a drafted unit on average; 0: none yet
     written: float = 0.0  # tokens of a unit that the target wrote
+    found: float = (
+        0.2  # copies that are found, for each token that the target writes while there is none
+    )
+    warm: bool = False  # the drafter has worked before
+    began: bool = False  # the price of a token was known when something was decided
+    allowance: float = ALLOWANCE  # what may be lost under a load that was not seen before
+    # what may still be lost, by how many problems are under way: what was lost under one load says nothing of another
+    banks: dict[int, float] = field(default_factory=dict)
+    experience: Experience = field(default_factory=Experience)
 
     def opened(self) -> Self:
         """Return the state that a problem begins with."""
         if not self.costs.fixed or self.costs.load:
             return self
-        return copy.copy(self)._apart(copy.deepcopy(self.beliefs), list(self.lengths))
+        own = copy.copy(self)
+        own.beliefs, own.lengths = copy.deepcopy(self.beliefs), list(self.lengths)
+        own.banks = dict(self.banks)
+        return own
 
-    def _apart(self, beliefs: Beliefs, lengths: list[int]) -> Self:
-        self.beliefs, self.lengths = beliefs, lengths
-        return self
+    @property
+    def bank(self) -> float:
+        """What may still be lost, with as many problems under way as there are."""
+        return self.banks.get(self.company, self.allowance)
+
+    @bank.setter
+    def bank(self, tokens: float) -> None:
+        self.banks[self.company] = tokens
 
     @property
     def company(self) -> int:
@@ -66,11 +89,19 @@ class Economy:
     @property
     def token(self) -> float:
         """Seconds of a plain token; 0 where nothing was measured yet."""
-        return self.costs.token(self.company) or 0.0
+        alone = self.company == 1 and self.experience.token
+        return alone or self.costs.token(self.company) or 0.0
+
+    @property
+    def beginning(self) -> float:
+        """Seconds that the first token of a row takes longer than the others."""
+        first, token = self._target(WRITE, 1), self.costs.token(self.company)
+        return max(first - token, 0.0) if first and token else 0.0
 
     def reading(self, fed: float, tree: bool = False, context: float | None = None) -> float:
         """Return what a pass over so many tokens costs."""
-        return self._plain(self._target(TREE if tree else READ, fed, context))
+        price = self._plain(self._target(TREE if tree else READ, fed, context))
+        return price * self.experience.factor
 
     def writing(self, tokens: float, watched: bool = False) -> float:
         """Return what it costs that the target writes so many tokens in a row."""
@@ -81,7 +112,9 @@ class Economy:
 
         ``chain``: of a drafter that grows trees, but is asked for a chain.
         """
-        kind = CHAIN if chain else ASK
+        return self._asking(units, CHAIN if chain else ASK) * self.experience.factor
+
+    def _asking(self, units: float, kind: str) -> float:
         curve = self.costs.curve(self.who, kind, self.company)
         if curve is None and self.model:
             return self._plain(self.costs.seconds("draft", WRITE, units, self.company))
@@ -108,15 +141,36 @@ class Economy:
         """Count a round: its time, as predicted, and the tokens that came of it."""
         self.spent = RATE * self.spent + spent
         self.gained = RATE * self.gained + gained
-        self.bank = min(self.bank + EXPLORE * gained, ALLOWANCE)
+        self.experience.old += gained
+        self.bank = max(self.bank, min(self.bank + EXPLORE * gained, ALLOWANCE))
 
-    def affords(self, loss: float) -> bool:
-        """Tell whether something may be tried that is expected to lose so much; it is then paid for."""
+    def looked(self, found: bool, alone: int) -> None:
+        """Count a question to a drafter that looks things up, and the tokens that are written if it has found nothing."""
+        if found:
+            self.found += 0.05 * (1 - self.found)
+        else:
+            self.found = max(0.95 ** min(alone, 64) * self.found, SELDOM)
+
+    def begin(self) -> None:
+        """Allow for what is lost while nothing is known, once the price of a token is: with a small model all is overhead."""
+        if not self.began and self.token and not self.costs.fixed:
+            self.began, self.bank = True, max(self.bank, LEARNING / self.token)
+
+    def settle(self, paid: float, gain: float) -> None:
+        """Count what a round has really gained (below 0: lost), in place of what was paid for it beforehand."""
+        self.bank = max(min(self.bank + paid + gain, EARNED), -DEBT)
+
+    def affords(self, loss: float, waking: float = 0.0, deposit: float = 0.0) -> bool:
+        """Tell whether something may be tried that is expected to lose so much; it is then paid for.
+
+        What is expected to gain may be tried unless drafts have really lost more than the next ones would bring back.
+        ``waking``: what its drafter needs beforehand, once. ``deposit``: what is paid at least.
+        """
         if loss <= 0:
-            return True
-        if self.bank < loss:
+            return self.bank - waking >= HORIZON * loss
+        if self.bank < loss + waking:
             return False
-        self.bank -= loss
+        self.bank -= max(loss + waking, deposit)
         return True
 
     def pause(self, loss: float) -> int:
@@ -124,7 +178,7 @@ class Economy:
 
         Where the load changes, what would be lost now may be a gain soon: it is looked at anew after a few.
         """
-        tokens = max(1, math.ceil((loss - self.bank) / EXPLORE))
+        tokens = max(1, math.ceil((max(loss, 0.0) - self.bank) / EXPLORE))
         return min(tokens, LOOK) if self.costs.load else tokens
 
     def told(self) -> dict[str, Any]:
@@ -133,6 +187,7 @@ class Economy:
             **{name: getattr(self, name) for name in NUMBERS},
             "lengths": self.lengths,
             "beliefs": self.beliefs.told(),
+            "experience": self.experience.told(),
         }
 
     def recall(self, told: Mapping[str, Any]) -> None:
@@ -141,8 +196,10 @@ class Economy:
             value = float(told[name])
             if not math.isfinite(value):
                 raise ValueError(f"{name} is {value}")
-            setattr(self, name, value)
+            setattr(self, "allowance" if name == "bank" else name, value)
         if self.gained <= 0:
             raise ValueError("gained is not above 0")
+        # tables of before semspec counted it have none
+        self.experience = Experience.of(told.get("experience", {}))
         self.lengths = [int(length) for length in told["lengths"]]
         self.beliefs = Beliefs.of(told["beliefs"], self.beliefs.first)

@@ -42,6 +42,26 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     return probs
 
 
+def log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return rows of log-probabilities at a temperature above 0; float32."""
+    logits = logits.float()
+    return (logits if temperature == 1.0 else logits / temperature).log_softmax(-1)
+
+
+def at_temperature(logprobs: Tensor, likeliest: Tensor, temperature: float) -> Tensor:
+    """Return log-probabilities [n] at a temperature of at most 1, from raw ones and those of their rows' likeliest tokens [n, k].
+
+    The other tokens of a row, with the mass m, count for as much as they can: as none is likelier than the k-th, their
+    p^(1/T) sum to m p_k^(1/T - 1) at most. So nothing comes out too high, and nothing by more than log(1 + that / the
+    likeliest tokens' own sum) too low.
+    """
+    raw, top, power = logprobs.double(), likeliest.double(), 1 / temperature
+    others = (1 - top.exp().sum(-1, keepdim=True)).clamp_min(0.0)
+    others = others.log() + (power - 1) * top.amin(-1, keepdim=True)
+    total = torch.cat([power * top, others], -1).logsumexp(-1)
+    return (power * raw - total).clamp_max(0.0).float()
+
+
 def draw(probs: Tensor, uniform: float) -> int:
     """Return the token at quantile ``uniform`` in [0, 1) of one row (inverse transform sampling).
 

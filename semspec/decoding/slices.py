@@ -69,7 +69,7 @@ class _Part:
         limit, pause = ask.limit - len(written), self.pause
         if pause is None or pause():
             limit, pause = min(self.most, limit), None
-        generate = Generate(limit, ask.boundary, units, pause=pause)
+        generate = Generate(limit, ask.boundary, units, pause=pause, gives_way=True)
         return replace(query, tokens=[*query.tokens, *written], generate=generate)
 
     def take(self, asked: Query, answer: Answer) -> None:

@@ -113,6 +113,8 @@ class Writing:
             if not draft.tokens and (alone := pen.pace.alone(left)) > 1:
                 add(inner, done, "write")
                 yield from self._write_on(pen, alone, generate, done)
+                if self.ended:
+                    return
                 continue
             verdict = yield from self.judged(pen.rule, draft, inner)
             kept = kept_tokens(draft, verdict)

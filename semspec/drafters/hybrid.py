@@ -124,38 +124,42 @@ class Hybrid(DrafterBase):
         return given
 
     def models(self) -> Mapping[Role, ModelConfig]:
-        return {role: m for d in self._drafters().values() for role, m in d.models().items()}
+        return {role: m for d in self._sources().values() for role, m in d.models().items()}
 
     @property
     def needs(self) -> frozenset[What]:
         """Kinds of reads that any of its sources asks for."""
-        return frozenset[What]().union(*(drafter.needs for drafter in self._drafters().values()))
+        return frozenset[What]().union(*(drafter.needs for drafter in self._sources().values()))
 
     @property
     def levels(self) -> int:
         """Levels of a model's trees; those of retrieval go by what the rule can walk."""
-        return max(int(drafter.levels) for drafter in self._drafters().values())
+        return max(int(drafter.levels) for drafter in self._sources().values())
 
     @property
     def reach(self) -> int:
-        return max(int(drafter.reach) for drafter in self._drafters().values())
+        return max(int(drafter.reach) for drafter in self._sources().values())
 
     @property
     def refers(self) -> bool:
-        return any(drafter.refers for drafter in self._drafters().values())
+        return any(drafter.refers for drafter in self._sources().values())
 
     @property
     def remembers(self) -> int:
-        return max(int(drafter.remembers) for drafter in self._drafters().values())
+        return max(int(drafter.remembers) for drafter in self._sources().values())
 
     @property
     def own_prompt(self) -> bool:
-        return any(drafter.own_prompt for drafter in self._drafters().values())
+        return any(drafter.own_prompt for drafter in self._sources().values())
 
     def drawn(self, sampling: Sampling) -> bool:
-        return any(drafter.drawn(sampling) for drafter in self._drafters().values())
+        return any(drafter.drawn(sampling) for drafter in self._sources().values())
 
     drafters: ClassVar[Mapping[str, Any] | None] = None  # once bound
+
+    def _sources(self) -> Mapping[str, Any]:
+        """Return the drafters by name: the bound ones, or, before that, new ones."""
+        return self.drafters or self._drafters()
 
     def loads(self, run: Run) -> Sequence[Source]:
         return [s for drafter in self._drafters().values() for s in drafter.loads(run)]
@@ -164,7 +168,7 @@ class Hybrid(DrafterBase):
         return self.bound(drafters={n: d.bind(run) for n, d in self._drafters().items()})
 
     def open(self, kit: Kit) -> DraftSession:
-        drafters = self.drafters or self._drafters()
+        drafters = self._sources()
         if not self.least:
             return HybridSession({name: d.open(kit) for name, d in drafters.items()}, kit)
         *copying, last = drafters

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from semspec.decoding.sampling import draw_next, probabilities
+from semspec.decoding.sampling import draw_next, log_probabilities, probabilities
 from semspec.deferred import Tensor, torch
 from semspec.engines._base import EngineBase, take
 from semspec.errors import UserError
@@ -132,7 +132,9 @@ class ToyEngine:
         if what is What.LOGPROBS:
             parents = query.parents
             at = range(len(tokens)) if parents is None else [p + 1 for p in parents]
-            rows = logits.log_softmax(-1)[torch.tensor(list(at), dtype=torch.long)]
+            rows = log_probabilities(logits, read.temperature)[
+                torch.tensor(list(at), dtype=torch.long)
+            ]
             return rows.gather(-1, torch.tensor(tokens, dtype=torch.long)[:, None])[:, 0]
         if what is What.EMBEDDINGS:
             return self.features[0, torch.tensor(tokens, dtype=torch.long), 0]

@@ -56,8 +56,13 @@ WRAPPERS = (
     "module",
     "model",
 )  # what a training run saves around it
+ZIP, ZIP_END = b"PK\x03\x04", b"PK\x05\x06"
+TAIL = (1 << 16) + 22  # the last record of a zip file lies within so many bytes
+PICKLE = b"\x80"
+POINTER = b"version https://git-lfs"
 TENSORS, NAME = 20_000, 400  # at most; characters of a name
 PART = 1 << 24  # bytes written at a time
+ASKS = re.compile(r"GLOBAL ([\w.]{1,100})")
 
 
 class RefusedError(Exception):
@@ -126,6 +131,35 @@ def warm_up() -> None:
         told(error)
 
 
+def loaded(file: Any) -> Any:
+    """Return what torch has stored in a file; raise RefusedError, which says what is wrong with it, for any other."""
+    import torch
+
+    begins = file.read(len(POINTER))
+    file.seek(0)
+    if begins == POINTER:
+        raise RefusedError("it is a pointer of Git LFS: fetch the file itself, by git lfs pull")
+    if not begins.startswith((ZIP, PICKLE)):
+        is_what = f"begins with {begins[:12]!r}" if begins else "is empty"
+        raise RefusedError(f"it {is_what}, and is no checkpoint of torch.save: download it again")
+    if begins.startswith(ZIP):
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        whole = ZIP_END in file.read()
+        file.seek(0)
+        if not whole:
+            raise RefusedError("it breaks off before its end: download it again")
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if ASKS.search(str(error)):
+            raise
+        raise RefusedError(
+            f"torch cannot read it as tensors, {told(error)}; if it was not downloaded whole, do it again"
+        ) from error
+
+
 def taken(
     file: Any, prefixes: tuple[str, ...], largest: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -136,7 +170,7 @@ def taken(
     """
     import torch
 
-    found = torch.load(file, map_location="cpu", weights_only=True)
+    found = loaded(file)
     for wrapper in WRAPPERS:
         if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
             found = found[wrapper]
@@ -192,7 +226,7 @@ def write(descriptor: int, data: bytes) -> None:
 def told(error: BaseException) -> str:
     """Return what to say about an error: of torch's many lines, the name that the pickle asks for."""
     text = str(error)
-    if asked := re.search(r"GLOBAL ([\w.]{1,100})", text):
+    if asked := ASKS.search(text):
         return f"it asks for {asked[1]}, which no checkpoint of tensors needs"
     first = (text.strip() or type(error).__name__).splitlines()[0]
     return first if isinstance(error, RefusedError) else f"{type(error).__name__}: {first}"

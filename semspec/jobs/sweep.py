@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,11 @@ def name_of(overrides: Sequence[str]) -> str:
     return f"{kept[: LONGEST - 9].rstrip('-.,=')}-{digest}"
 
 
-def plan(overrides: Sequence[str]) -> list[Job]:
+def plan(overrides: Sequence[str], chosen: Collection[str] = ()) -> list[Job]:
     """Return a job for every combination, the last option varying fastest, without repetitions.
 
-    Each has what is recommended for its own target.
+    Each has what is recommended for its own target. Options that were ``chosen`` for the user, by name, are in no
+    job's name: the same command finds the same folders where another choice is made.
     """
     choices: dict[str, list[str]] = {}
     for override in parse(overrides):
@@ -66,12 +67,13 @@ def plan(overrides: Sequence[str]) -> list[Job]:
     for options in itertools.product(*choices.values()):
         named = [o for o in options if o.partition("=")[0] in varying]
         whole, _ = with_recommended(options, read)
-        jobs.append(Job(name_of(named) if named else _called(options), tuple(whole)))
+        jobs.append(Job(name_of(named) if named else _called(options, chosen), tuple(whole)))
     return jobs
 
 
-def _called(options: Sequence[str]) -> str:
-    named = [option for option in options if option.partition("=")[0] not in SHOWN_ONLY]
+def _called(options: Sequence[str], chosen: Collection[str]) -> str:
+    left_out = {*SHOWN_ONLY, *chosen}
+    named = [option for option in options if option.partition("=")[0] not in left_out]
     return name_of(named or ["default"])
 
 
@@ -178,16 +180,19 @@ def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
     console.print(table)
 
 
-def main(overrides: Sequence[str]) -> int:
-    """Run a sweep, whose options have been checked, from the command line; return the exit code."""
+def main(overrides: Sequence[str], chosen: Collection[str] = ()) -> int:
+    """Run a sweep, whose options have been checked, from the command line; return the exit code.
+
+    ``chosen``: the names of options that are not the user's own, after which no folder is named.
+    """
     given, rest = take(overrides, ("sweep", "hydra.sweep.dir"))
     for name, folder in given.items():
         if not folder.strip():
             raise UserError(f"{name}= is empty: name a folder")
     hydra_ones, plain = split_hydra(rest)
     launcher, options = options_of(hydra_ones)
-    jobs = plan(plain)
-    root = Path([f"runs/sweep_{_called(plain)}", *given.values()][-1])
+    jobs = plan(plain, chosen)
+    root = Path([f"runs/sweep_{_called(plain, chosen)}", *given.values()][-1])
     console = open_console(quiet=_quiet(jobs))
     try:
         carry_out(jobs, root, console, launcher, options)

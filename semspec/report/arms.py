@@ -87,6 +87,8 @@ COLUMNS: dict[str, Column] = {  # by the name that an experiment gives
     ),
     "speedup": ("speed-up [95 %]", _interval("speedup", ".2f", unit="x")),
     "speedup_median": ("median", _figure("speedup_median", unit="x")),
+    "ms_a_token": ("ms a token", _figure("ms_a_token", ".1f")),
+    "speedup_a_token": ("speed-up per token [95 %]", _interval("speedup_a_token", ".2f", unit="x")),
     "over": ("over its rival [95 %]", _over),
     "acceptance": ("accepted", _figure("acceptance", ".0f", 100, " %")),
     "accept_length": ("tau", _figure("accept_length")),

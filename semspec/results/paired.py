@@ -131,6 +131,7 @@ def figures(own: Sequence[Line], beside: Sequence[Line], names: Names | None = N
         "speedup": ratio(sum(b for b, _ in pairs), sum(s for _, s in pairs)),
         "speedup_interval": ratio_interval(pairs),
         "speedup_median": quantile([b / s for b, s in pairs if s], 0.5),
+        **_each_token(own, beside, names),
         "target_share": ratio(total("written_tokens") + total("handed_tokens"), tokens),
         "target_passes": ratio(passes, len(own)),  # a problem
         "draft_passes": ratio(total("draft_passes"), len(own)),
@@ -171,6 +172,19 @@ def _stopping(details: Sequence[Mapping[str, Any]], names: Names) -> Row:
 def _added(own: Sequence[Line], name: str) -> Counter[str]:
     """Return counts of all problems; older lines lack them."""
     return sum((Counter(line.get(name, {})) for line in own), Counter[str]())
+
+
+def _each_token(own: Sequence[Line], beside: Sequence[Line], names: Names) -> Row:
+    """Return what a token takes, and beside the baseline's: drawn texts differ in length."""
+    both = [(b, s) for b, s in zip(beside, own, strict=True)]
+    if not all(line["tokens"] for sides in both for line in sides):
+        return {"ms_a_token": None, "speedup_a_token": None, "speedup_a_token_interval": None}
+    pairs = [(b["wall"] / b["tokens"], s["wall"] / s["tokens"]) for b, s in both]
+    return {
+        "ms_a_token": 1000 * sum(s["wall"] for s in own) / sum(s["tokens"] for s in own),
+        "speedup_a_token": ratio(sum(b for b, _ in pairs), sum(s for _, s in pairs)),
+        "speedup_a_token_interval": ratio_interval(summed(names, pairs)),
+    }
 
 
 def _rounds(own: Sequence[Line], beside: Sequence[Line], names: Names) -> Row:

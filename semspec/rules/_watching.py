@@ -13,7 +13,7 @@ from typing import ClassVar
 from semspec.protocols import Kit, Plan
 from semspec.rules._base import RuleBase
 from semspec.rules._steps import StepSession
-from semspec.types import LOGPROBS, Answer, Context, Draft, Generate, Query, Verdict, What
+from semspec.types import LOGPROBS, Answer, Context, Draft, Generate, Query, Read, Verdict, What
 
 NO_LIMIT = 1 << 16  # a unit ends at the splitter's cap
 
@@ -35,17 +35,18 @@ class Watching(RuleBase):
     """Accepts nothing; notes the lowest log-probabilities of own and drafted steps."""
 
     places: list[Place] = field(default_factory=list)
+    read: Read = LOGPROBS
 
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS})
 
     def open(self, kit: Kit) -> WatchingSession:
-        return WatchingSession(kit, self.places)
+        return WatchingSession(kit, self.places, self.read)
 
 
 class WatchingSession(StepSession):
-    def __init__(self, kit: Kit, places: list[Place]) -> None:
+    def __init__(self, kit: Kit, places: list[Place], read: Read = LOGPROBS) -> None:
         super().__init__(kit)
-        self.places = places
+        self.places, self.read = places, read
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
         assert draft.parents is None, "a tree has no steps"
@@ -53,10 +54,10 @@ class WatchingSession(StepSession):
         own = context, kit.sampling, kit.rng
         drafted = yield from self.lowest(context, step)
         answer: Answer = yield Query(
-            "target", *own, reads=(LOGPROBS,), generate=Generate(NO_LIMIT, kit.boundary(), 1)
+            "target", *own, reads=(self.read,), generate=Generate(NO_LIMIT, kit.boundary(), 1)
         )
         written = answer.tokens[: answer.unit_ends()[0]]
-        lowest = min(answer[LOGPROBS].tolist()[: len(written)])
+        lowest = min(answer[self.read].tolist()[: len(written)])
         at = len(context) - context.prompt_length
         self.places.append(Place(kit.prompt, at, lowest, drafted, tuple(written), tuple(step)))
         # with the token that revealed the step's end: drawn again it would be another one
@@ -65,6 +66,6 @@ class WatchingSession(StepSession):
     def lowest(self, context: Context, step: Sequence[int]) -> Plan[float]:
         """Have the target read a step; return its lowest log-probability."""
         answer: Answer = yield Query(
-            "target", context, self.kit.sampling, self.kit.rng, tokens=step, reads=(LOGPROBS,)
+            "target", context, self.kit.sampling, self.kit.rng, tokens=step, reads=(self.read,)
         )
-        return float(min(answer[LOGPROBS].tolist()[: len(step)]))
+        return float(min(answer[self.read].tolist()[: len(step)]))

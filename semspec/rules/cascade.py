@@ -1,9 +1,10 @@
 """Ours: a cheap signal first, the target's pass only where that is unsure, and one risk over both.
 
-A drafted step stays unread where the draft model was sure of each of its tokens: its lowest log-probability, which comes with
-the draft, reaches ``sure``. Else the target reads the step, and it stays where the target's lowest log-probability reaches ``threshold``
-(``accept=logprob``). With a calibration both thresholds follow from the risk that is asked of all accepted steps together,
-whoever let them pass (``calibration.cascade``).
+A draft stays unread where the draft model was sure of each token of each step: the lowest log-probability, which comes with
+the draft, reaches ``sure``. Else the target reads all of it, and those steps stay whose lowest log-probability under the target reaches
+``threshold`` (``accept=logprob``). With a calibration both thresholds follow from the risk that is asked of all accepted steps together,
+whoever let them pass (``calibration.cascade``); there a step of which the draft is sure stays in a draft that is read, too, since that is
+what was certified.
 """
 
 from __future__ import annotations
@@ -87,13 +88,13 @@ class Cascade(Certifiable):
         )
 
     def open(self, kit: Kit) -> CascadeSession:
-        return CascadeSession(kit, *self.levels)
+        return CascadeSession(kit, *self.levels, certified=self.certified is not None)
 
 
 class CascadeSession(StepSession):
-    def __init__(self, kit: Kit, sure: float, threshold: float) -> None:
+    def __init__(self, kit: Kit, sure: float, threshold: float, certified: bool = False) -> None:
         super().__init__(kit)
-        self.sure, self.threshold = sure, threshold
+        self.sure, self.threshold, self.certified = sure, threshold, certified
 
     def reads(self, draft: Draft, spans: Sequence[Span]) -> tuple[Read, ...]:
         return (LOGPROBS,)
@@ -108,8 +109,9 @@ class CascadeSession(StepSession):
         if LOGPROBS not in answer.values:  # all of it is settled
             return Judgement(lambda unit: True, drafts, "unread")
         lowest = lowest_of(answer[LOGPROBS], spans)
+        trusted = self.sure if self.certified else float("inf")
         return Judgement(
-            lambda unit: drafts[unit] >= self.sure or lowest[unit] >= self.threshold, drafts
+            lambda unit: drafts[unit] >= trusted or lowest[unit] >= self.threshold, drafts
         )
 
     def _of_draft(self, draft: Draft, spans: Sequence[Span]) -> list[float]:

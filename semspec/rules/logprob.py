@@ -3,7 +3,9 @@
 It comes from the pass that verifies anyway. An error sits in one or two tokens, so the lowest one
 says more than a mean does. The threshold is measured on the run's own pair before the first problem, without
 labels (``semspec.calibration.threshold``), or given by hand, or with ``calibration`` the most lenient one that keeps
-the asked risk (``semspec.calibration.risk``).
+the asked risk (``semspec.calibration.risk``). A measured one is of log-probabilities at the temperature that is
+sampled at: how sharp a model is at temperature 1 differs from model to model, and one that was made for a
+low temperature finds errors likely there. All others are of log-probabilities at temperature 1.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from semspec.rules._watching import Watching
 from semspec.storage.cache import cache
 from semspec.storage.digest import digest
 from semspec.storage.files import dumps
-from semspec.types import LOGPROBS, Answer, Context, Draft, Read, What
+from semspec.types import Answer, Context, Draft, Read, Sampling, What
 
 # set with the rule, before a step of any pair was measured, and left as it was; what other
 # thresholds do is in docs/measurements/step_level.md and docs/measurements/thresholds.md
@@ -40,7 +42,7 @@ KNOWN_TARGET, KNOWN_DRAFTS = "embedded/tiny-target", (None, "embedded/tiny-draft
 STEPS = 256  # of each kind: what is measured ends when there are so many
 SHARE = 8  # one problem takes no more than this part of ``warm_up``
 MEASURED = (
-    "threshold {0.threshold:.2f}, measured {1} on {0.own_steps} steps of this pair: {0.own_rejected:.1%} of the target's own"
+    "threshold {0.threshold:.2f} at temperature {0.temperature:g}, measured {1} on {0.own_steps} steps of this pair: {0.own_rejected:.1%} of the target's own"
     " steps are below it, {0.accepted:.0%} of the drafted ones are not, and of these an estimated {0.doubtful:.1%}"
     " (at most {0.at_most:.0%}) are less likely than what the target writes; no guarantee"
 )
@@ -52,8 +54,11 @@ UNCERTIFIED = "its threshold is measured on the pair when the run begins, withou
 class LogProb(Certifiable):
     """Accepts a step whose least likely token is likely enough under the target."""
 
-    # auto: measured on the pair; or a natural logarithm, at temperature 1; 0 rejects nearly everything
+    # auto: measured on the pair; or a natural logarithm; 0 rejects nearly everything
     threshold: Any = AUTO
+    # of the log-probabilities, above 0 to 1; auto: of a measured threshold the one that is sampled at (1 where that is 0
+    # or above 1), of any other 1
+    score_temperature: Any = AUTO
     warm_up: int = 16384  # tokens that the target may write to measure it; 0: -4, uncalibrated
     calibration: str | None = None  # a folder or Hub repository: takes the place of the threshold
     risk: float | None = None  # with it: P(an accepted step has a semantic probability < least)
@@ -64,13 +69,15 @@ class LogProb(Certifiable):
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS})
     may_change: ClassVar[tuple[str, ...]] = ("warm_up",)  # what was measured is recorded
     in_server: ClassVar[InServer | None] = InServer(
-        {"threshold": float},
+        {"threshold": float, "score_temperature": float},
         told=("warm_up", "calibration", "risk", "least", "confidence", "allow_mismatch"),
     )
 
     def __post_init__(self) -> None:
         if self.threshold != AUTO:
             _check_number(self.threshold)
+        if self.score_temperature != AUTO:
+            _check_temperature(self.score_temperature)
         if self.warm_up < 0:
             raise UserError(
                 f"accept.warm_up={self.warm_up}: give the tokens that measuring may take, or 0 to"
@@ -81,6 +88,11 @@ class LogProb(Certifiable):
             raise UserError(
                 f"accept.threshold={self.threshold:g} and accept.calibration, which sets it: give one"
                 " of them"
+            )
+        if self.calibration is not None and self.score_temperature not in (AUTO, 1):
+            raise UserError(
+                f"accept.score_temperature={self.score_temperature:g} and accept.calibration, whose scores are at 1: leave"
+                " one of them out"
             )
 
     certify: ClassVar[Callable[..., Certified]] = staticmethod(certify)
@@ -105,8 +117,18 @@ class LogProb(Certifiable):
             return found.threshold
         return THRESHOLD if self.threshold == AUTO else float(self.threshold)
 
+    @property
+    def read(self) -> Read:
+        """Return what it reads of a draft: log-probabilities at the temperature that the threshold is for."""
+        if self.chosen is not None:
+            return Read(What.LOGPROBS, temperature=self.chosen.temperature)
+        # the constant is for temperature 1
+        at = 1.0 if AUTO in (self.threshold, self.score_temperature) else self.score_temperature
+        return Read(What.LOGPROBS, temperature=float(at))
+
     def asked_inside(self) -> Mapping[str, Any]:
-        return {"threshold": self.level}
+        at = self.read.temperature
+        return {"threshold": self.level, **({"score_temperature": at} if at != 1.0 else {})}
 
     def measure(self, bench: Bench) -> Self:
         """Take the threshold that was measured on this pair before, or measure it.
@@ -119,11 +141,14 @@ class LogProb(Certifiable):
             found = bench.recorded.get("chosen")
             chosen = Chosen(**found) if found else None
             return self.bound(chosen=chosen, why=str(bench.recorded.get("why", "")))
-        if bench.target == KNOWN_TARGET and bench.draft in KNOWN_DRAFTS:
+        known_pair = bench.target == KNOWN_TARGET and bench.draft in KNOWN_DRAFTS
+        if known_pair and self.score_temperature in (AUTO, 1):
             return self.bound(why=f"threshold {THRESHOLD:g}, the constant: of the embedded pair it"
                               " was measured that it keeps the accuracy")  # fmt: skip
+        at = self._to_measure_at(bench.sampling)
         # what an earlier version has chosen otherwise is another threshold
-        place = cache("thresholds") / digest({**bench.identity, "rejects": measuring.OWN_REJECTED})
+        how = {"rejects": measuring.OWN_REJECTED, "scored at": at}
+        place = cache("thresholds") / digest({**bench.identity, **how})
         try:
             known = _known(place, bench)
         except UserError as error:
@@ -131,7 +156,7 @@ class LogProb(Certifiable):
             known = None
         when = "before"
         if known is None:
-            when, known = "now", self._made(bench)
+            when, known = "now", self._made(bench, at)
             if known is None:
                 why = (
                     "nothing may be measured"
@@ -147,9 +172,15 @@ class LogProb(Certifiable):
         kept = f": {place}" if place != Path() else ""
         return self.bound(chosen=known.chosen, why=MEASURED.format(known.chosen, when) + kept)
 
-    def _made(self, bench: Bench) -> MeasuredThreshold | None:
+    def _to_measure_at(self, sampling: Sampling) -> float:
+        """Return the temperature of the log-probabilities that a threshold is measured of."""
+        if self.score_temperature != AUTO:
+            return float(self.score_temperature)
+        return 1.0 if sampling.greedy else min(sampling.temperature, 1.0)
+
+    def _made(self, bench: Bench, at: float) -> MeasuredThreshold | None:
         """Have the target write with the drafter at work beside it, until there are steps enough."""
-        watching, written = Watching(), 0
+        watching, written = Watching(read=Read(What.LOGPROBS, temperature=at)), 0
         if not self.warm_up:
             return None
         bench.tell(
@@ -166,7 +197,8 @@ class LogProb(Certifiable):
         if not measuring.enough(own, drafted):
             return None
         how = {"tokens": written}
-        return MeasuredThreshold.of(own, drafted, bench.identity, bench.identity["split"], how)
+        split = bench.identity["split"]
+        return MeasuredThreshold.of(own, drafted, bench.identity, split, how, at)
 
     def measured(self) -> Mapping[str, Any]:
         if not self.why:
@@ -192,7 +224,7 @@ class LogProb(Certifiable):
         return f"threshold measured on the pair when the run begins (at most {self.warm_up} tokens of the target, once)"
 
     def open(self, kit: Kit) -> LogProbSession:
-        return LogProbSession(kit, self.level)
+        return LogProbSession(kit, self.level, self.read)
 
 
 def _check_number(threshold: Any) -> None:
@@ -203,6 +235,15 @@ def _check_number(threshold: Any) -> None:
         raise UserError(
             f"accept.threshold={threshold} is above 0, the largest log-probability there"
             " is: give a negative number, such as -4"
+        )
+
+
+def _check_temperature(given: Any) -> None:
+    """Raise UserError for what no log-probabilities are read at."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 1:
+        raise UserError(
+            f"accept.score_temperature={given}: give {AUTO}, or a number above 0 up to 1, the temperature at which"
+            " servers give log-probabilities"
         )
 
 
@@ -221,15 +262,15 @@ def _known(place: Path, bench: Bench) -> MeasuredThreshold | None:
 
 
 class LogProbSession(StepSession):
-    def __init__(self, kit: Kit, threshold: float) -> None:
+    def __init__(self, kit: Kit, threshold: float, read: Read) -> None:
         super().__init__(kit)
-        self.threshold = threshold
+        self.threshold, self.read = threshold, read
 
     def reads(self, draft: Draft, spans: Sequence[Span]) -> tuple[Read, ...]:
-        return (LOGPROBS,)
+        return (self.read,)
 
     def weigh(
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Judgement:
-        lowest = lowest_of(answer[LOGPROBS], spans)
+        lowest = lowest_of(answer[self.read], spans)
         return Judgement(lambda unit: lowest[unit] >= self.threshold, lowest)

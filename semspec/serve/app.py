@@ -35,6 +35,8 @@ from semspec.storage.screen import LOG, echo
 
 OPEN_TO_ALL = ("/health", "/ready", "/")  # probes and the page have no keys
 RETRY = {"retry-after": "1"}
+TURNS = 5  # of the event loop, in which it hears that a connection has ended
+SHORT = 1 << 14  # bytes of a body that is prepared in less time than another thread needs to begin
 
 
 class Json(Response):
@@ -66,12 +68,16 @@ class Service:
     async def _answer(self, http: HttpRequest, kind: type[Request]) -> Response:
         began = time.perf_counter()
         self._check_open()
-        request = parse(kind, await self._body(http), http.headers.get(HEADER))
+        body = await self._body(http)
+        request = parse(kind, body, http.headers.get(HEADER))
         if request.model not in (None, NAMELESS, self.settings.name):
             raise ApiError(404, f"model: there is no {request.model} here, only {self.settings.name}", "model", "model_not_found")  # fmt: skip
         self._check_queue(min(request.n or 1, self.settings.most_choices))
         async with self._preparing:
-            groups = await asyncio.to_thread(self.desk.prepare, request)
+            if len(body) <= SHORT and self.desk.at_hand(request):
+                groups = self.desk.prepare(request)
+            else:
+                groups = await asyncio.to_thread(self.desk.prepare, request)
         choices = [choice for group in groups for choice in group]
         self._check_open()
         self._check_queue(len(choices))
@@ -221,8 +227,7 @@ class _Work:
             return Json({}, 499)
         finally:
             self.cancel()
-        self.told("ok", 200)
-        return Json(self.reply.whole())
+        return Whole(self)
 
     async def _unless_gone(self, work: Awaitable[None], receive: Receive) -> None:
         """Wait for work to be done; raise ClientDisconnect if the client goes, ApiError if time runs out."""
@@ -302,6 +307,20 @@ class _Work:
         log(line)
 
 
+class Whole(Json):
+    """An answer in one piece; it is counted and logged once it is sent."""
+
+    def __init__(self, work: _Work) -> None:
+        super().__init__(work.reply.whole())
+        self.work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.work.told("ok", 200)
+
+
 class Streamed(Response):
     """An answer that is sent event by event, until it ends, its client goes, or its time is over."""
 
@@ -321,6 +340,8 @@ class Streamed(Response):
 
         outcome, status = "cancelled", 499
         try:
+            if await _left(receive):
+                return
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             work.begin()  # from here on the models' thread wants the interpreter's lock
             await work._unless_gone(push(), receive)
@@ -336,6 +357,15 @@ class Streamed(Response):
         finally:
             work.cancel()
             work.told(outcome, status)
+
+
+async def _left(receive: Receive) -> bool:
+    """Tell whether a client has gone before its answer begins, so that nothing of it is sent and cut off."""
+    gone = asyncio.ensure_future(_disconnected(receive))
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    gone.cancel()
+    return gone.done() and not gone.cancelled()
 
 
 async def _disconnected(receive: Receive) -> None:

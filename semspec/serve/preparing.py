@@ -35,12 +35,20 @@ NAME = "prompt"  # as ``semspec.run prompt=`` calls its problem: the same seed g
 
 
 class Desk:
-    """Prepares requests, one at a time and outside the event loop: tokenizers, templates and rules take a moment."""
+    """Prepares requests, one at a time, and outside the event loop where that may take long: tokenizers and rules do."""
 
     def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
         self._scheduler, self._settings = scheduler, settings
         self._offering = Offering()
         self._variants: OrderedDict[tuple[Any, ...], Solver] = OrderedDict()
+
+    def at_hand(self, request: Request) -> bool:
+        """Return True where no rule has to be bound and no form of calls to be found; raise ApiError as ``prepare`` does."""
+        base = self._scheduler.solver
+        assert base is not None
+        changes = self._changes(base, request)
+        known = not changes or _key(request, changes) in self._variants
+        return known and not (isinstance(request, ChatRequest) and request.offered)
 
     def prepare(self, request: Request) -> list[list[Choice]]:
         """Return the choices of each prompt; raise ApiError for what cannot be."""
@@ -58,13 +66,9 @@ class Desk:
         if request.held_by is not None and not constraining:
             raise refused(request.held_by, f"{ENGINE_LACKS}: {WAYS_OUT[request.held_by]}")
         solver = self._solver(base, request)
-        try:
-            # random bits where no seed is given: no two answers are to be alike then
-            solver = solver.variant(
-                seed=secrets.randbits(63) if request.seed is None else request.seed
-            )
-        except UserError as error:
-            raise refused("seed", str(error)) from error
+        # random bits where no seed is given: no two answers are to be alike then
+        seed = secrets.randbits(63) if request.seed is None else request.seed
+        solver = solver.variant(seed=seed)
         off = bool(request.semspec.off) or self._scheduler.drafts_lost
         references = self._references(solver, request)
         grammar, calls = self._grammar(request, form), self._calls(request, form)
@@ -238,11 +242,11 @@ class Desk:
         ):
             return None
         asked, stop = request.thinks(budget), solver.stop
+        if asked is None and stop.plain:
+            return None
         least = 1 if stop.plain else None
         room = room_to_think(stop.closing, solver.text.encode, budget, least)
         if asked is None:
-            if stop.plain:
-                return None
             if room < 1:
                 if request.semspec.thinking_stop is None:
                     return None  # the server's own stopper: as if there were none
@@ -274,18 +278,11 @@ class Desk:
 
     def _solver(self, base: Solver, request: Request) -> Solver:
         """Return the solver with this request's sampling and rule."""
-        changes: dict[str, Any] = {}
-        for name in SAMPLING:
-            value = getattr(request, name)
-            if value is not None:
-                value = max(value, 0) if name == "top_k" else float(value)
-                if value != getattr(base.config, name):
-                    changes[name] = value
-        changes |= self._ours(base, request.semspec)
+        changes = self._changes(base, request)
         ends = bool(request.ignore_eos)
         if not changes and not ends:
             return base
-        key = (ends, *((name, repr(value)) for name, value in sorted(changes.items())))
+        key = _key(request, changes)
         if key not in self._variants:
             try:
                 made = base.variant(ends, **changes)
@@ -296,6 +293,17 @@ class Desk:
                 self._variants.popitem(last=False)
         self._variants.move_to_end(key)
         return self._variants[key]
+
+    def _changes(self, base: Solver, request: Request) -> dict[str, Any]:
+        """Return the options that a request changes."""
+        changes: dict[str, Any] = {}
+        for name in SAMPLING:
+            value = getattr(request, name)
+            if value is not None:
+                value = max(value, 0) if name == "top_k" else float(value)
+                if value != getattr(base.config, name):
+                    changes[name] = value
+        return changes | dict(self._ours(base, request.semspec))
 
     def _ours(self, base: Solver, asked: Semspec) -> Mapping[str, Any]:
         """Return the options that the request's own object changes."""
@@ -364,6 +372,12 @@ class Desk:
             return refused(f"semspec.thinking_{which}", message)
         sampling = next((name for name in SAMPLING if name in changes), None)
         return refused(sampling or "semspec.draft_length", message)
+
+
+def _key(request: Request, changes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what the solver of a request is kept under."""
+    changed = ((name, repr(value)) for name, value in sorted(changes.items()))
+    return (bool(request.ignore_eos), *changed)
 
 
 def _taken(arguments: object) -> bool:

@@ -28,6 +28,7 @@ PAUSE = 0.05  # seconds between two deliveries of what an answer tells
 SHARE = 0.004  # the same, for each answer that is under way: the longer one counts
 LONG = 0.2  # the same, of an answer that comes faster than anybody reads
 READABLE = 100  # tokens a second
+TURN = 0.002  # seconds that a delivery may take while the models' thread stands back for it
 AGAIN = 15.0  # seconds after which a drafter that was lost is tried again
 
 
@@ -169,6 +170,9 @@ class Mailbox:
     interpreter's lock three times, and each time the other thread has to be woken. So what comes within ``PAUSE`` of the last
     delivery is delivered together, and an end at once. The pause is longer where the text comes faster than anybody reads (``LONG``), and
     where many answers are under way, so that all of them together are not told more often than every ``SHARE`` seconds.
+
+    The thread of an answer that is alone stands back until its news are delivered: two threads that both want the lock hand it to
+    and fro, which takes several times as long as the delivery does.
     """
 
     def __init__(self, choices: Sequence[Choice], busy: Callable[[], int] = lambda: 1) -> None:
@@ -177,6 +181,8 @@ class Mailbox:
         self._event, self._loop = asyncio.Event(), asyncio.get_running_loop()
         self._quiet = self._told = False  # the loop wants no call; there is something for it
         self._pause, self._tokens = PAUSE, 0  # the last one, and what was told before it
+        self._delivered = threading.Lock()  # free once what was told is delivered
+        self._delivered.acquire()
         for choice in choices:
             choice.wake = self._wake
 
@@ -186,6 +192,8 @@ class Mailbox:
             self._quiet = True
             with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
                 self._loop.call_soon_threadsafe(self._event.set)
+            if not ended and self._busy() == 1:
+                self._delivered.acquire(timeout=TURN)
 
     def _listen(self) -> None:
         self._quiet = False  # before the look: who tells afterwards calls
@@ -206,6 +214,8 @@ class Mailbox:
                     left.discard(number)
                 if news.items or news.logprobs or news.ended:
                     yield number, news
+            if self._delivered.locked():
+                self._delivered.release()
             self._loop.call_later(self._next_pause(sum(tokens)), self._listen)
 
     def _next_pause(self, tokens: int) -> float:

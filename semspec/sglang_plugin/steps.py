@@ -24,7 +24,7 @@ from torch import Tensor
 
 from semspec.decoding.pace import Steady
 from semspec.decoding.pooling import Pool
-from semspec.decoding.sampling import draw_next, probabilities
+from semspec.decoding.sampling import draw_next, log_probabilities, probabilities
 from semspec.decoding.units import unit_ends
 from semspec.decoding.writing import Pen
 from semspec.drafters.lm import LanguageModel
@@ -236,7 +236,7 @@ def _value(read: Read, query: Query, rows: Tensor) -> Any:
         return top.indices, top.values
     assert read.what is What.LOGPROBS, f"{read.what.value} cannot be read in a verifying pass"
     tokens = torch.tensor(query.tokens, dtype=torch.long, device=rows.device)
-    return rows[:-1].float().log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+    return log_probabilities(rows[:-1], read.temperature).gather(-1, tokens[:, None])[:, 0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ LATER: Mapping[str, Any] = {
     "tree_nodes": 32,
     "inside": "auto",
     "attempts": 1,
+    "score_temperature": "auto",
 }
 """Options that older versions did not have, by their last name, and what they amounted to."""
 

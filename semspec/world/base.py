@@ -355,5 +355,7 @@ class Domain(ABC):
                 known += 1
                 claimed[claims[0]] = claims[-1]
             elif kind == "doubt" and claimed.pop(claims[0], None) == claims[1]:
-                known = min(known, problem.names.index(claims[0]))
+                # a name that the problem has not was counted when its value was claimed
+                first = problem.names.index(claims[0]) if claims[0] in problem.names else known - 1
+                known = min(known, first)
         return known, claimed

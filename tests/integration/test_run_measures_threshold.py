@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from safetensors.torch import load_file, save_file
 from semspec.artifacts.threshold import MeasuredThreshold
 from semspec.calibration.threshold import OWN_REJECTED
 from semspec.config import build, compose
+from semspec.rules.logprob import LogProb
 from semspec.runner import execute
-from tests.support.pair import DRAFT
+from semspec.solver import Solver
+from tests.support.pair import DRAFT, configuration
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,8 @@ def test_a_run_measures_its_threshold_and_goes_on_with_it(
     threshold = made.config["threshold"]
     assert len(made.tensors["own"]) >= 40 and made.config["data"]["tokens"] < 1600 + 4 * 200
     assert -8 < threshold < 0 and made.config["metrics"]["own_rejected"] <= OWN_REJECTED
-    assert f"threshold {threshold:.2f}, measured now on" in said
+    assert made.config["score_temperature"] == 0.6
+    assert f"threshold {threshold:.2f} at temperature 0.6, measured now on" in said
     kept = json.loads((folder / "measured.json").read_text())
     assert kept["chosen"]["threshold"] == pytest.approx(threshold)
     judged = [json.loads(line) for line in (folder / "rounds.jsonl").open()]
@@ -74,7 +78,10 @@ def test_a_run_measures_its_threshold_and_goes_on_with_it(
             assert repeated or (score >= threshold) == (unit < r["units_kept"])
 
     again, _ = run("second")
-    assert "measuring" not in again and f"threshold {threshold:.2f}, measured before on" in again
+    assert (
+        "measuring" not in again
+        and f"threshold {threshold:.2f} at temperature 0.6, measured before on" in again
+    )
 
     # killed behind its first problem, and what was measured is gone from the cache
     shutil.rmtree(tmp_path / "cache")
@@ -82,10 +89,29 @@ def test_a_run_measures_its_threshold_and_goes_on_with_it(
     (folder / "problems.jsonl").write_text(lines[0])
     (folder / "result.json").unlink()
     resumed, _ = run("first")
-    assert "measuring" not in resumed and f"threshold {threshold:.2f}, measured" in resumed
+    assert (
+        "measuring" not in resumed
+        and f"threshold {threshold:.2f} at temperature 0.6, measured" in resumed
+    )
     assert not (tmp_path / "cache").exists()
     assert json.loads((folder / "measured.json").read_text()) == kept
 
     by_hand, other = run("by-hand", "accept.threshold=-4")
     assert "threshold -4, uncalibrated for this pair" in by_hand
     assert not (other / "measured.json").exists()
+
+
+def test_a_run_does_not_learn_from_its_measuring_that_drafts_are_in_vain(
+    tmp_path: Path, weaker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a threshold is measured nothing of any draft is kept; ``adaptive=true`` then drafted nothing in the run."""
+    monkeypatch.setenv("SEMSPEC_CACHE", str(tmp_path / "cache"))
+    pair = ["model.path=embedded/tiny-draft", "draft=lm", f"draft.model.path={weaker}"]
+    config = configuration(*pair, "accept=logprob", "accept.warm_up=1600", "adaptive=true")
+    with Solver(config) as solver:
+        economy, fresh = solver.pacing.economies["draft"], solver._pacing().economies["draft"]
+        solver.measure(list(islice(config.benchmark.problems(), 4)))
+        assert isinstance(solver.rule, LogProb) and solver.rule.chosen is not None
+        assert solver.rule.chosen.drafted_steps >= 40
+        assert solver.pacing.economies["draft"] is economy
+        assert economy.told() == fresh.told()

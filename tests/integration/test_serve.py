@@ -553,7 +553,9 @@ def test_the_log_has_a_line_for_each_request_and_no_prompts(live: Live) -> None:
         "/v1/chat/completions", {"messages": TURN, "max_tokens": 3}, {"x-request-id": "mine-1"}
     )
     assert headers["x-request-id"] == "mine-1"
-    (line,) = [line for line in live.lines() if line.get("request") == "mine-1"]
+    mine = lambda: [line for line in live.lines() if line.get("request") == "mine-1"]  # noqa: E731
+    live.wait(mine, "its line")  # it is written when the answer has gone out
+    (line,) = mine()
     assert line["outcome"] == "ok" and line["completion_tokens"] == 3
     assert "Modulo" not in live.log.read_text()
 

@@ -32,7 +32,9 @@ from tests.support.sglang_servers import Pair, free_port
 
 GREEDY = Sampling(0.0)
 LOGPROBS = Read(What.LOGPROBS)
+TEMPERED = Read(What.LOGPROBS, temperature=0.6)
 TOP = Read(What.TOP_K, k=3)
+READS = (TOP, LOGPROBS, TEMPERED)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,7 @@ TOLD = ("drafted", "ends", "kept", "written", "handed", "handed_ends", "units_ke
             ("accept=logprob", "accept.threshold=-1.5", "split=sentence", "draft_length=2"),
             marks=pytest.mark.deep,
         ),
+        ("accept=logprob", "accept.threshold=-1.5", "accept.score_temperature=0.5"),
         pytest.param(("accept=greedy", "split=token", "draft_length=6"), marks=pytest.mark.deep),
         ("accept=semantic",),
     ],
@@ -184,9 +187,7 @@ def test_log_probabilities_and_top_k_of_scored_tokens_are_those_of_the_hf_engine
         length = len(prompt)
         for tokens in (prompt[3:15], []):
             for start in (None, 0, length - 3, length - 1, length + len(tokens) - 1):
-                a, b = both(
-                    hf, served, prompt, tokens=tokens, reads=(TOP, LOGPROBS), rows_from=start
-                )
+                a, b = both(hf, served, prompt, tokens=tokens, reads=READS, rows_from=start)
                 same(a, b)
 
 
@@ -200,7 +201,7 @@ def test_log_probabilities_of_written_tokens_are_those_of_the_hf_engine(
             prompts[0],
             tokens=prompts[1][:4],
             generate=Generate(9),
-            reads=(TOP, LOGPROBS),
+            reads=READS,
             rows_from=start,
         )
         assert a.tokens == b.tokens
@@ -218,7 +219,7 @@ def test_trees_are_read_path_by_path(
         prompt,
         tokens=[5, 9, 11, 20, 21, 22],
         parents=[-1, -1, 0, 2, 2, 1],
-        reads=(TOP, LOGPROBS),
+        reads=READS,
         rows_from=None if start is None else len(prompt) - 2 + start,
     )
     same(a, b)
@@ -248,6 +249,7 @@ def test_pooled_states_are_those_of_the_hf_engine(
 
 def same(a: Answer, b: Answer) -> None:
     assert torch.allclose(a[LOGPROBS], b[LOGPROBS], atol=1e-4)
+    assert torch.allclose(a[TEMPERED], b[TEMPERED], atol=1e-3)  # of 32 tokens of a row
     for half in (0, 1):
         assert a[TOP][half].shape == b[TOP][half].shape
     assert torch.allclose(a[TOP][1], b[TOP][1], atol=1e-4)

@@ -41,6 +41,7 @@ RULES: dict[str, dict[str, Any]] = {
     "as by default": {"accept": "logprob"},
     "strict": {"accept": "logprob", "threshold": -0.05},
     "lenient": {"accept": "logprob", "threshold": -9.0},
+    "sharpened": {"accept": "logprob", "threshold": -3.0, "score_temperature": 0.3},
     "probe": {"accept": "semantic_plus"},
     "picky probe": {"accept": "semantic_plus", "threshold": 0.9},
     "both probes": {"accept": "semantic"},  # which accepts by a coin
@@ -97,6 +98,8 @@ def in_the_loop(
     told = [f"accept={rule['accept']}"]
     if rule["accept"] == "logprob" or "threshold" in rule:
         told.append(f"accept.threshold={rule.get('threshold', -4.0)}")
+    if "score_temperature" in rule:
+        told.append(f"accept.score_temperature={rule['score_temperature']}")
     if "risk" in rule:
         told += [f"accept.risk={rule['risk']}", "accept.allow_mismatch=true"]
     made = configuration(

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from semspec.decoding.sampling import at_temperature
+from semspec.engines._sglang.requests import LIKELIEST
 from semspec.engines.hf import Hf
 from semspec.engines.pool import Engines
 from semspec.models.text import Text
@@ -31,11 +33,21 @@ def test_log_probabilities_are_those_of_transformers() -> None:
     text = Text(str(folder()))
     prompt = text.prompt("What is the capital of France?")[1]
     tokens = text.encode("The capital of France is Paris, and in 1889 it had 2447957 people.")
-    read = Read(What.LOGPROBS)
-    query = Query("target", Context(0, prompt), Sampling(1.0), random.Random(0), tokens, reads=(read,))  # fmt: skip
-    found = Hf(device="cpu").load(str(folder())).answer([query])[0][read]
+    temperatures = (1.0, 0.6, 0.2)
+    reads = tuple(Read(What.LOGPROBS, temperature=t) for t in temperatures)
+    query = Query("target", Context(0, prompt), Sampling(1.0), random.Random(0), tokens, reads=reads)  # fmt: skip
+    answer = Hf(device="cpu").load(str(folder())).answer([query])[0]
     with torch.inference_mode():
         logits = reference()(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
-    expected = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    ids = torch.tensor(tokens)[:, None]
+    raw = logits.log_softmax(-1)
+    expected = raw.gather(1, ids)[:, 0]
     assert expected.min() < -3 and expected.max() > -0.1  # sure of some and not of others
-    assert (torch.as_tensor(found) - expected).abs().max() < 1e-3
+    best = raw.topk(LIKELIEST).values
+    for read, temperature in zip(reads, temperatures, strict=True):
+        exact = (logits.double() / temperature).log_softmax(-1).gather(1, ids)[:, 0]
+        assert (torch.as_tensor(answer[read]) - exact).abs().max() < 1e-3 / temperature
+        # what a server's few likeliest tokens tell of it: never too much, and hardly too little
+        error = at_temperature(expected, best, temperature) - exact
+        assert -0.1 < error.min() and error.max() < 1e-3 / temperature
+        assert error.abs().median() < 1e-3

@@ -110,7 +110,7 @@ def test_models_that_are_asked_one_by_one_keep_the_law_and_do_without_a_draft_th
 def test_drafts_that_follow_the_load_keep_the_law(tmp_path: Path) -> None:
     """Drafts gain with up to eight choices under way and lose with sixteen: both come while these answers are written."""
     costs = crowded(gaining=(1, 2, 4, 8), losing=(16,))
-    known = {"draft": Economy(costs, bank=0.0)}
+    known = {"draft": Economy(costs, allowance=0.0)}
     (tmp_path / tables.FILE).write_text(json.dumps(tables.told(costs, known)))
     with serving(*OPTIONS, "adaptive=true", f"costs={tmp_path}", command=COMMAND) as live:
         assert p_value(live, clients=2) > 1e-4  # eight choices each

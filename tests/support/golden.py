@@ -21,7 +21,12 @@ from typing import Any
 
 FILE = Path(__file__).parent.parent / "golden" / "runs.json"
 # the same kernels on every processor, so that no rounding depends on the machine
-KERNELS = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"}
+KERNELS = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "MKL_CBWR": "COMPATIBLE",
+    "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "OMP_NUM_THREADS": "1",
+}
 
 TOKEN = ("split=token", "draft_length=5")
 TREE = ("split=token", "tree=dynamic")

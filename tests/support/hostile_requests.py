@@ -346,6 +346,11 @@ def exchange(port: int, hostile: Hostile, seconds: float = SOON) -> list[Answer]
                     answer = received(read, hostile.method)
                 except ConnectionResetError:  # a server that closes before it has read everything
                     break
+                except CutError:
+                    # a valid one's stream: to asyncio's servers who closes one half has gone
+                    if hostile.broken:
+                        break
+                    raise
                 if answer is None:
                     break
                 found.append(answer)

@@ -257,6 +257,26 @@ def test_rows_of_arms_are_over_problems() -> None:
     assert row["problems"] == 10 and "answers" not in row
 
 
+def test_a_longer_text_is_no_slower_token() -> None:
+    """Drawn texts differ in length: an arm that writes twice as much in twice the time is as fast."""
+    lines = [a_line(p, 0, True, tokens=200, seconds=12.0) for p in range(6)]  # plain: 100 in 6 s
+    solved = {
+        paired.PLAIN: {x["id"]: x["plain"] for x in lines},
+        "own": {x["id"]: x for x in lines},
+    }
+    alone, row = paired.rows(solved, paired.PLAIN)
+    assert row["speedup"] == pytest.approx(0.5)
+    assert row["speedup_a_token"] == pytest.approx(1.0) == alone["speedup_a_token"]
+    assert row["speedup_a_token_interval"] == pytest.approx([1.0, 1.0])
+    assert row["ms_a_token"] == pytest.approx(60.0)
+    empty = [a_line(p, 0, True, tokens=0) for p in range(2)]
+    lacking = {
+        paired.PLAIN: {x["id"]: x["plain"] for x in empty},
+        "own": {x["id"]: x for x in empty},
+    }
+    assert paired.rows(lacking, paired.PLAIN)[1]["ms_a_token"] is None
+
+
 def test_reports_and_comparisons_are_of_problems(tmp_path: Path) -> None:
     def named(number: int) -> str:
         problem, attempt = number % 10, number // 10

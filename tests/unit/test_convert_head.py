@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import runpy
 import socket
 import zipfile
@@ -586,7 +587,9 @@ def test_code_that_got_through_the_unpickler_can_do_nothing(
     source = pickled.WORKER.read_text()
     assert source.count("weights_only=True") == 2
     worker = tmp_path / "worker.py"
-    worker.write_text(source.replace("weights_only=True)\n    for", "weights_only=False)\n    for"))
+    worker.write_text(
+        source.replace("weights_only=True)\n    except", "weights_only=False)\n    except")
+    )
     assert worker.read_text() != source
     monkeypatch.setattr(pickled, "WORKER", worker)
     readable = tmp_path / "readable"
@@ -678,6 +681,42 @@ def test_what_is_no_plain_tensor_is_refused(content: object, told: str) -> None:
     file.seek(0)
     with pytest.raises(worker["RefusedError"], match=told):
         worker["taken"](file, ("medusa_head.",), 1 << 20)
+
+
+def written(path: Path, content: object, **how: Any) -> bytes:
+    torch.save(content, path, **how)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("junk", "told"),
+    [
+        (lambda path: b"hello", r"begins with b'hello', and is no checkpoint of torch\.save"),
+        (lambda path: b"", r"it is empty, and is no checkpoint of torch\.save"),
+        (lambda path: b"<!doctype html><html>", r"begins with b'<!doctype ht'"),
+        (lambda path: b"version https://git-lfs.github.com/spec/v1\noid", "a pointer of Git LFS"),
+        (lambda path: b"\x80\x02junk that is no pickle", "torch cannot read it as tensors"),
+        (lambda path: b"PK\x03\x04" + bytes(80), "it breaks off before its end: download it again"),
+        (lambda path: written(path, made.medusa_tensors())[:-40], "it breaks off before its end"),
+        (lambda path: written(path, made.medusa_tensors(), _use_new_zipfile_serialization=False)[:-40], "torch cannot read it as tensors"),
+        (lambda path: written(path, torch.zeros(3)), "it holds a Tensor, not tensors by name"),
+        (lambda path: written(path, {"state_dict": 3}), "state_dict is a int, not a tensor"),
+        (lambda path: written(path, {"a": torch.zeros(3), "b": torch.zeros(2)}), r"tensors: a, b; the one has fc\.weight"),
+        (lambda path: written(path, {}), "holds neither an EAGLE-3 head nor Medusa heads .tensors: none"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_head_says_what_it_lacks_and_the_way_out(
+    junk: Callable[[Path], bytes], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_config(tmp_path / "head", made.medusa_config(2))
+    path = folder / "medusa_lm_head.pt"
+    path.write_bytes(junk(tmp_path / "whole.pt"))
+    with pytest.raises(SystemExit) as end:
+        main([f"path={folder}", f"out={tmp_path / 'made'}"])
+    assert end.value.code == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert re.search(told, said) and re.search("download|take a head|path=|git lfs pull", said)
+    assert not (tmp_path / "made").exists()
 
 
 def test_links_pipes_and_stray_indexes_are_refused(tmp_path: Path) -> None:

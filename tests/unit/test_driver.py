@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from semspec import driver as driving
+from semspec.decoding.costs import Costs
 from semspec.decoding.pace import Steady
 from semspec.decoding.plans import together
 from semspec.drafters._base import DraftSessionBase
@@ -207,3 +208,29 @@ def test_a_drafters_own_work_is_timed_by_the_driver_and_waiting_is_not_its_own(
         assert one.seconds["verify"] == 10
     rounds = len(done.value.rounds)
     assert (done.seconds, done.model_seconds) == (37 * rounds, 30 * rounds)
+
+
+def test_drafts_come_first_where_others_wait_for_the_target() -> None:
+    """Both then wait for the target together: who drafts does not wait for two answers of those who write."""
+    asked: list[tuple[str, list[int]]] = []
+
+    class Noting(ToyEngine):
+        def __init__(self, engine: ToyEngine, role: str) -> None:
+            super().__init__(engine.logits)
+            self.role = role
+
+        def answer(self, queries: Sequence[Query]) -> list[Answer]:
+            asked.append((self.role, [query.context.key for query in queries]))
+            return super().answer(queries)
+
+    def drafted(context: Context) -> Plan[list[int]]:
+        first = yield from write("draft", context, random.Random(0), 2)
+        return (yield from write("target", context, random.Random(1), 1)) + first
+
+    engines = {role: Noting(engine, role) for role, engine in Toy().models().items()}
+    contexts = [Context(key, [0, 1]) for key in range(2)]
+    given = [(contexts[0], drafted(contexts[0])), (contexts[1], write("target", contexts[1], random.Random(2), 1))]  # fmt: skip
+    costs = Costs()
+    list(Driver(engines, costs).run(given, 2))  # type: ignore[arg-type]
+    assert asked == [("draft", [0]), ("draft", [0]), ("target", [0, 1])]
+    assert not costs.mixed

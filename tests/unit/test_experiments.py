@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from semspec.cli import reproduce
+from semspec.cli.calibrate_stop import read as stop_options
 from semspec.errors import UserError
 from semspec.jobs import experiments
 from semspec.jobs.experiments import Experiment, Job, jobs, load
@@ -111,6 +112,9 @@ def can_be_given(command: str) -> None:
     assert words[:2] == ["python", "-m"]
     if words[2] == "semspec.train_probe":
         probe_options(words[3:])
+        return
+    if words[2] == "semspec.calibrate_stop":
+        stop_options(words[3:])
         return
     assert words[2] == "semspec.build_datastore"
     settings.split_options(words[3:])

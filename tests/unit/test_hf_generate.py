@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from semspec.decoding.sampling import draw, probabilities
+from semspec.engines._lean.generate import FEW
 from semspec.errors import UserError
 from semspec.types import Generate, Read, Sampling, What
 from tests.support.tiny_models import (
@@ -26,6 +27,7 @@ from tests.support.tiny_models import (
 PROMPT = tokens(20)
 WARM = Sampling(temperature=0.8, top_k=30, top_p=0.95)
 LOGITS, PROBS, LOGPROBS = Read(What.LOGITS), Read(What.PROBS), Read(What.LOGPROBS)
+TEMPERED = Read(What.LOGPROBS, temperature=0.6)
 HIDDEN, ATTENTION = Read(What.HIDDEN, layers=(0, -1)), Read(What.ATTENTION, layers=(1,))
 TOP_K, POOLED = Read(What.TOP_K, k=3), Read(What.POOLED)
 
@@ -58,6 +60,7 @@ def test_rows_are_what_tokens_were_drawn_from(
         context(PROMPT),
         PROBS,
         LOGPROBS,
+        TEMPERED,
         TOP_K,
         *reads,
         sampling=sampling,
@@ -73,6 +76,7 @@ def test_rows_are_what_tokens_were_drawn_from(
     assert close(answer[PROBS], probabilities(logits, sampling), 1e-4)
     picked = torch.tensor(drawn)[:, None]
     assert close(answer[LOGPROBS], logits.log_softmax(-1).gather(-1, picked)[:, 0])
+    assert close(answer[TEMPERED], (logits / 0.6).log_softmax(-1).gather(-1, picked)[:, 0])
     assert torch.equal(answer[TOP_K][0], logits.topk(3).indices)
     states = torch.stack([out.hidden_states[0], out.hidden_states[-1]])[:, 0, 23:-1]
     assert close(answer[HIDDEN], states.transpose(0, 1))
@@ -190,3 +194,22 @@ def test_long_generation_grows_the_cache() -> None:
     expected = truth("llama", PROMPT + answer.tokens).logits[0, 19:-1]
     assert close(answer[LOGITS], expected, 3e-4)
     assert len(answer[LOGPROBS]) == 400
+
+
+def test_those_who_write_give_way_to_those_whose_drafts_are_read() -> None:
+    engine = load("llama-biases")
+    alone = ask(load("llama-biases"), context(PROMPT), generate=Generate(12)).tokens
+    contexts = [context(tokens(20), key=1), context(tokens(20), key=2), context(tokens(20), key=3)]
+    writing = [
+        query(contexts[0], generate=Generate(12, gives_way=True)),
+        query(contexts[1], generate=Generate(12)),
+    ]
+    gave, went_on = engine.answer(writing)
+    assert gave.finish == went_on.finish == "limit"  # nobody waits
+    engine = load("llama-biases")
+    read = query(contexts[2], LOGPROBS, tokens=tokens(3, seed=5))
+    gave, went_on, scored = engine.answer([*writing, read])
+    assert (gave.finish, len(gave.tokens)) == ("paused", FEW)
+    assert (went_on.finish, scored.finish) == ("limit", "scored")
+    (rest,) = engine.answer([query(contexts[0], tokens=gave.tokens, generate=Generate(12 - FEW))])
+    assert gave.tokens + rest.tokens == went_on.tokens == alone

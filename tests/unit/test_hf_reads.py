@@ -75,13 +75,14 @@ def test_attention_is_transformers_attention(family: str) -> None:
 def test_reads_over_the_vocabulary_agree_with_each_other() -> None:
     probs, top, logprobs = Read(What.PROBS), Read(What.TOP_K, k=5), Read(What.LOGPROBS)
     sampling = Sampling(temperature=0.7, top_k=20, top_p=0.9)
-    embeddings = Read(What.EMBEDDINGS)
+    tempered, embeddings = Read(What.LOGPROBS, temperature=0.3), Read(What.EMBEDDINGS)
     answer = ask(
         load(),
         context(PROMPT),
         probs,
         top,
         logprobs,
+        tempered,
         embeddings,
         tokens=AFTER,
         sampling=sampling,
@@ -91,8 +92,9 @@ def test_reads_over_the_vocabulary_agree_with_each_other() -> None:
     values, ids = logits.log_softmax(-1).topk(5, -1)
     assert torch.equal(answer[top][0], ids)
     assert close(answer[top][1], values)
-    own = logits.log_softmax(-1)[:-1].gather(-1, torch.tensor(AFTER)[:, None])[:, 0]
-    assert close(answer[logprobs], own)
+    ids = torch.tensor(AFTER)[:, None]
+    assert close(answer[logprobs], logits.log_softmax(-1)[:-1].gather(-1, ids)[:, 0])
+    assert close(answer[tempered], (logits / 0.3).log_softmax(-1)[:-1].gather(-1, ids)[:, 0])
     assert torch.equal(answer[embeddings], reference("llama").model.embed_tokens.weight[AFTER])
 
 

@@ -129,14 +129,15 @@ NODES = tokens(len(TREE), seed=11)
 def test_a_tree_is_its_chains(family: str, chunk: int) -> None:
     prompt = tokens(20)
     spans = Read(What.POOLED, spans=((2, 5),))
-    asked = (LOGITS, HIDDEN, LOGPROBS, spans, Read(What.ATTENTION))
+    tempered = Read(What.LOGPROBS, temperature=0.4)
+    asked = (LOGITS, HIDDEN, LOGPROBS, tempered, spans, Read(What.ATTENTION))
     engine = load(family, chunk=chunk)
     tree = ask(engine, context(prompt), *asked, tokens=NODES, parents=TREE)
     pooled = []
     for node in range(len(TREE)):
         path = path_to(TREE, node)
         chain = [NODES[i] for i in path]
-        alone = ask(load(family), context(prompt), *asked[:3], tokens=chain)
+        alone = ask(load(family), context(prompt), *asked[:4], tokens=chain)
         states = ask(
             load(family), context(prompt), Read(What.HIDDEN, layers=(0, 1, 2, 3)), tokens=chain
         )
@@ -146,7 +147,8 @@ def test_a_tree_is_its_chains(family: str, chunk: int) -> None:
             assert close(rows, alone[read], 1e-5 if read is HIDDEN else 1e-4)
             if read is LOGITS:
                 assert close(rows.softmax(-1), alone[read].softmax(-1), 1e-5)
-        assert close(tree[LOGPROBS][path], alone[LOGPROBS])
+        for read in (LOGPROBS, tempered):
+            assert close(tree[read][path], alone[read])
     assert close(tree[spans][0], torch.stack(pooled[2:5]).mean(0))
     weights = tree[asked[-1]][0]
     assert weights.shape == (8, 27)

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semspec.engines._lean import step
+from semspec.engines._lean import model, packed, step
+from semspec.models import memory
 from semspec.types import Generate, Read, Sampling, What
 from tests.support.tiny_models import FAMILIES, VOCABULARY, ask, context, load, query, tokens
 
@@ -147,3 +148,37 @@ def test_other_numbers_take_the_general_pass() -> None:
     engine = load(dtype="bf16")
     assert engine._step is None
     assert ask(engine, context(tokens(9)), PROBS, generate=Generate(2))[PROBS].shape == (2, 97)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("count", "parents"), [(2, None), (6, None), (7, TREE), (80, None)])
+def test_packed_matrices_give_what_the_general_product_gives(
+    family: str, count: int, parents: Sequence[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "WORTH", 1)
+    quick = load(family)
+    monkeypatch.setattr(model, "packing", lambda matrices: False)
+    slow = load(family)
+    assert quick.model.products[0].down.wide == 2 and quick.model.head.packed is not None
+    assert slow.model.products[0].down.packed is None
+    weights = [engine.memory_bytes()["weights"] for engine in (quick, slow)]
+    assert weights[1] < weights[0] <= 2 * weights[1], "a packed matrix is a second copy"
+    reads = (LOGITS, HIDDEN, Read(What.POOLED, spans=((0, count),)))
+    for each in (quick, slow):
+        each.answer([query(context(tokens(30)))])
+    given = {"tokens": tokens(count, seed=11), "parents": parents}
+    a, b = (ask(each, context(tokens(30)), *reads, **given) for each in (quick, slow))
+    for read in reads:
+        assert close(a[read], b[read]), read
+
+
+def test_small_products_and_large_models_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = torch.zeros(8, 8), torch.zeros(2048, 1024)
+    assert packed.packing([few, many])
+    assert packed.Product(few, None, True).wide == packed.WORTH // 64
+    assert packed.Product(many, None, True).wide == 2
+    assert not packed.packing([few.to(torch.bfloat16)])
+    monkeypatch.setattr(packed, "MOST", many.nbytes)
+    assert packed.packing([many]) and not packed.packing([few, many])
+    monkeypatch.setattr(memory, "machine_memory", lambda: packed.SHARE * many.nbytes - 1)
+    assert not packed.packing([many])

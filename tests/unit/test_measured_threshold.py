@@ -17,6 +17,7 @@ from semspec.errors import UserError
 from semspec.protocols import Bench, Rule
 from semspec.rules._watching import Place, Watching
 from semspec.rules.logprob import STEPS, THRESHOLD, LogProb
+from semspec.types import Read, Sampling, What
 
 IDENTITY = {"files": ["sha256 0", "sha256 1"], "drafter": "lm", "split": "paragraph"}
 
@@ -56,16 +57,24 @@ def test_what_is_said_to_be_the_most_is_seldom_exceeded() -> None:
 def bench(own: Sequence[float], drafted: Sequence[float], **other: Any) -> tuple[Bench, list[str]]:
     """A pair whose steps are known; each solution has eight of them, and 100 tokens."""
     said: list[str] = []
+    scored: list[float] = other.pop("scored", [])  # the temperatures that were asked for
 
     def solve(rule: Rule, budget: int) -> Generator[int, None, None]:
         assert isinstance(rule, Watching) and budget > 0
+        scored.append(rule.read.temperature)
         steps = [Place("", 0, a, b, (), ()) for a, b in zip(own, drafted, strict=True)]
         for start in range(0, len(steps), 8):
             rule.places.extend(steps[start : start + 8])
             yield 100
 
     made = Bench(
-        identity=IDENTITY, target="some", drafts=True, draft="other", solve=solve, tell=said.append
+        identity=IDENTITY,
+        target="some",
+        drafts=True,
+        draft="other",
+        sampling=Sampling(0.6),
+        solve=solve,
+        tell=said.append,
     )
     return replace(made, **other), said
 
@@ -98,6 +107,54 @@ def test_it_is_measured_once_and_taken_again(cache: Path) -> None:
     third, said = bench(OWN, DRAFTED, identity=IDENTITY | {"drafter": "suffix"})
     assert LogProb().measure(third).level == rule.level
     assert len(said) == 1 and len(list(cache.iterdir())) == 2, "another pair has its own"
+
+
+@pytest.mark.parametrize(
+    ("sampled", "given", "at"),
+    [(0.6, "auto", 0.6), (0.0, "auto", 1.0), (1.0, "auto", 1.0), (1.3, "auto", 1.0), (0.6, 0.5, 0.5)],
+)  # fmt: skip
+def test_it_is_of_log_probabilities_at_the_temperature_that_is_sampled_at(
+    cache: Path, sampled: float, given: Any, at: float
+) -> None:
+    scored: list[float] = []
+    asked, _ = bench(OWN, DRAFTED, sampling=Sampling(sampled), scored=scored)
+    rule = LogProb(score_temperature=given).measure(asked)
+    assert scored == [at] and rule.chosen is not None and rule.chosen.temperature == at
+    assert rule.read == Read(What.LOGPROBS, temperature=at)
+    assert f"threshold {rule.level:.2f} at temperature {at:g}, measured now" in rule.origin()
+    (place,) = cache.iterdir()
+    assert MeasuredThreshold.load(place).config["score_temperature"] == at
+    expected = {"threshold": rule.level} | ({"score_temperature": at} if at != 1 else {})
+    assert rule.asked_inside() == expected
+    # a run that goes on, and one that finds it in the cache, score alike
+    for later in (
+        bench([], [], recorded=rule.measured()),
+        bench([], [], sampling=Sampling(sampled)),
+    ):
+        again = LogProb(score_temperature=given).measure(later[0])
+        assert again.read == rule.read and again.level == pytest.approx(rule.level)
+    # at another temperature it is another threshold
+    other = 0.4 if given == "auto" else 0.7
+    LogProb(score_temperature=other).measure(asked)
+    assert scored == [at, other] and len(list(cache.iterdir())) == 2
+
+
+def test_any_other_threshold_is_of_log_probabilities_at_temperature_1(cache: Path) -> None:
+    few, _ = bench(OWN[: FEWEST - 1], DRAFTED[: FEWEST - 1])
+    known, _ = bench(OWN, DRAFTED, target="embedded/tiny-target", draft="embedded/tiny-draft")
+    for rule in (LogProb().measure(few), LogProb().measure(known), LogProb(threshold=-3)):
+        assert rule.read == Read(What.LOGPROBS) and rule.asked_inside() == {"threshold": rule.level}
+    by_hand = LogProb(threshold=-3, score_temperature=0.5)
+    assert by_hand.read == Read(What.LOGPROBS, temperature=0.5)
+    asked = LogProb(score_temperature=0.6).measure(known)
+    assert asked.chosen is not None and asked.read.temperature == 0.6, "the constant is for 1"
+
+
+def test_what_a_run_of_an_earlier_version_has_recorded_was_at_temperature_1(cache: Path) -> None:
+    recorded = LogProb().measure(bench(OWN, DRAFTED)[0]).measured()
+    older = {"why": recorded["why"], "chosen": {k: v for k, v in recorded["chosen"].items() if k != "temperature"}}  # fmt: skip
+    rule = LogProb().measure(bench([], [], recorded=older)[0])
+    assert rule.chosen is not None and rule.read == Read(What.LOGPROBS)
 
 
 def test_a_damaged_one_is_measured_again(cache: Path) -> None:
@@ -162,6 +219,14 @@ def test_the_embedded_pair_keeps_its_constant(cache: Path) -> None:
         ({"threshold": "low"}, "accept.threshold=low: give auto, or a negative number, such as -4"),
         ({"threshold": True}, "accept.threshold=True: give auto"),
         ({"threshold": 1}, "is above 0, the largest log-probability there is"),
+        ({"score_temperature": 0}, "accept.score_temperature=0: give auto, or a number above 0"),
+        ({"score_temperature": 1.2}, "accept.score_temperature=1.2: give auto"),
+        ({"score_temperature": "low"}, "accept.score_temperature=low: give auto"),
+        ({"score_temperature": float("nan")}, "accept.score_temperature=nan: give auto"),
+        (
+            {"calibration": "x", "risk": 0.1, "score_temperature": 0.6},
+            "accept.calibration, whose scores are at 1",
+        ),
         ({"warm_up": -1}, "accept.warm_up=-1: give the tokens that measuring may take"),
     ],
 )

@@ -200,9 +200,9 @@ def copied() -> dict[str, Any]:
 
 def served() -> dict[str, Any]:
     common = {"clients": 4, "ratio_interval": (1.9, 2.1), "first": 0.1, "first_p90": 0.2}
-    common |= {"engine": "hf", "turns": 2, "right": 0.75, "answers": 8}
+    common |= {"table": "hf", "turns": 2, "right": 0.75, "answers": 8}
     over = {"problems": 3, "turns": 2, "ratio": 1.015, "milliseconds": 3.0, "seconds": 0.2}
-    over |= {"length": 0}
+    over |= {"length": 0, "kind": "stream"}
     return {
         "digest": "today",
         "provenance": {"machine": {"cpu": "a processor", "cores": 2}},
@@ -218,7 +218,10 @@ def served() -> dict[str, Any]:
 
 def test_the_servers_page_says_what_it_costs_and_what_drafts_bring() -> None:
     shown = bench_serve.text(served())
-    assert "| as the model ends them | 3, 2 times | 200 | +3.0 | +1.5 % [+0.0, +3.0] |" in shown
+    assert (
+        "| as the model ends them | as a stream | 3, 2 times | 200 | +3.0 | +1.5 % [+0.0, +3.0] |"
+        in shown
+    )
     assert "| 4 | drafts | 100 | 2.00x [1.90, 2.10] | 0.10 (0.20) | 0.75 of 8 |" in shown
     assert "| 4 | target alone | 50 |  |" in shown
     assert "**engine=hf**" in shown and "SGLang" not in shown and "Not measured" not in shown
@@ -237,13 +240,30 @@ def test_the_servers_page_is_measured_in_parts(tmp_path: Path) -> None:
     found = bench_serve.gathered(Kept(tmp_path / "parts.json", of))
     assert [row["tokens_per_second"] for row in found["load"]] == [50, 100, 150]
     assert [row["ratio"] for row in found["load"]] == [1, 2, 3]
-    assert "overhead" in found["lacking"] and "hf, 4 clients: 0 of 3 turns" in found["lacking"]
+    assert (
+        "overhead, 700 tokens" in found["lacking"]
+        and "hf, 4 clients: 0 of 3 turns" in found["lacking"]
+    )
     assert not [part for part in found["lacking"] if part.startswith("sglang, 4 ")]
     shown = bench_serve.text({**served(), **found, "overhead": None})
-    assert (
-        "| 4 | drafts | 100 | 2.00x" in shown and "Not measured: overhead; hf, 1 clients" in shown
-    )
+    assert "| 4 | drafts | 100 | 2.00x" in shown and "Not measured: overhead, 0 tokens; " in shown
     assert bench_serve.gathered(Kept(tmp_path / "parts.json", {"digest": "tomorrow"}))["load"] == []
+
+
+def test_tables_that_were_not_measured_again_stay_and_say_of_what_they_are() -> None:
+    old = served()
+    old["provenance"]["git"] = {"revision": "0123456789abcdef"}
+    row = {**old["load"][1], "table": "tokens", "clients": 64, "tokens_per_second": 70.0}
+    new = {**served(), "load": [row], "lacking": ["hf, 4 clients: 0 of 3 turns", "sglang, 1 clients: 0 of 3 turns"]}  # fmt: skip
+    found = bench_serve.with_earlier(new, old)
+    assert found["lacking"] == ["sglang, 1 clients: 0 of 3 turns"]
+    shown = bench_serve.text(found)
+    assert "**engine=hf**; questions of each client in a turn: 2 (of revision 0123456789)" in shown
+    assert "| 4 | drafts | 100 | 2.00x" in shown and "| 64 | drafts | 70 | 2.00x" in shown
+    assert shown.count("of revision") == 1
+    again = bench_serve.with_earlier({**served(), "load": []}, {**found, "provenance": {"git": {"revision": "fed"}}})  # fmt: skip
+    assert again["earlier"] == {"hf": "0123456789abcdef", "tokens": "fed"}
+    assert bench_serve.with_earlier(new, None) == new
 
 
 def test_saved_passes_and_seconds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from semspec.calibration.cascade import SETTLED, certify_cascade, quantile_above
 from semspec.calibration.risk import certify, upper_bound
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE
-from semspec.rules.cascade import Cascade
+from semspec.rules.cascade import Cascade, CascadeSession
 from semspec.rules.logprob import LogProb
-from semspec.types import LOGPROBS, Answer, Draft
+from semspec.splitters.token import TokenBoundary
+from semspec.types import LOGPROBS, PROBS, Answer, Draft, Verdict
 from tests.support.binding import run_of
 from tests.support.words import Words, asked, finish
 
@@ -39,15 +41,47 @@ def test_the_target_reads_a_draft_once_if_the_draft_was_unsure_of_any_step() -> 
     words = Words()
     units = " One.\n\n", " Two.\n\n", " Three.\n\n"
     draft = thought(words.draft(*units), -0.1, -0.1, -0.9, -0.1, -3.0, -0.1)
+
+    def judged(session: CascadeSession, *logprobs: float) -> Verdict:
+        plan = session.judge(words.context(), draft)
+        query = asked(plan)
+        assert (query.model, list(query.tokens)) == ("target", draft.tokens)
+        assert query.reads == (LOGPROBS,)
+        return finish(plan, Answer(values={LOGPROBS: torch.tensor(logprobs)}))
+
     session = Cascade(sure=-0.7, threshold=-4.0).open(words.kit())
-    plan = session.judge(words.context(), draft)
-    query = asked(plan)
-    assert (query.model, list(query.tokens), query.reads) == ("target", draft.tokens, (LOGPROBS,))
-    # the first step is settled, whatever the target thinks of it; the third is as unlikely, and is not
-    answer = Answer(values={LOGPROBS: torch.tensor([-9.0, 0.0, -3.9, 0.0, -9.0, 0.0])})
-    verdict = finish(plan, answer)
+    verdict = judged(session, -3.9, 0.0, -3.9, 0.0, -9.0, 0.0)
     assert verdict.keep == draft.ends[1]
     assert verdict.handover is not None and verdict.scores == pytest.approx([-0.1, -0.9, -3.0])
+    # of what it has read the target alone decides, also where the draft was sure
+    assert judged(session, -9.0, 0.0, -3.9, 0.0, -9.0, 0.0).keep == 0
+    # a certificate is over all steps of which the draft is sure, read or not
+    certified = CascadeSession(words.kit(), -0.7, -4.0, certified=True)
+    assert judged(certified, -9.0, 0.0, -3.9, 0.0, -9.0, 0.0).keep == draft.ends[1]
+
+
+def test_a_draft_of_tokens_is_unread_as_a_whole_or_read_as_a_whole() -> None:
+    """With ``split=token`` each token is a step: one doubt has the target judge all of them, and write the next."""
+    words = Words()
+    kit = replace(words.kit(), boundary=TokenBoundary, salvage=True)
+    text = words.draft(" One two three")
+    tokens = text.tokens
+
+    def drafted(*logprobs: float) -> Draft:
+        return thought(Draft(list(tokens), list(range(1, len(tokens) + 1))), *logprobs)
+
+    session = Cascade(sure=-1.0).open(kit)
+    unread = finish(session.judge(words.context(), drafted(-0.9, -0.1, -0.9)))
+    assert (unread.keep, unread.note) == (3, "unread")
+    plan = session.judge(words.context(), drafted(-0.9, -0.1, -1.1))
+    assert set(asked(plan).reads) == {LOGPROBS, PROBS}
+    other = (tokens[1] + 1) % len(words.pieces)
+    rows = torch.zeros(4, len(words.pieces))
+    rows[0, tokens[0]] = rows[1, other] = rows[2, tokens[2]] = rows[3, 0] = 1.0
+    answer = Answer(values={LOGPROBS: torch.tensor([-0.1, -9.0, -0.1]), PROBS: rows})
+    verdict = finish(plan, answer)
+    # the second is refused though the draft was sure of it; the target's token comes from the same pass
+    assert (verdict.keep, verdict.write) == (1, [other])
 
 
 def test_what_was_copied_is_read() -> None:

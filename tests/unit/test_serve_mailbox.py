@@ -119,3 +119,61 @@ def test_nothing_is_lost_between_the_look_and_the_call(monkeypatch: pytest.Monke
 
     got = heard(tell, 0.0, monkeypatch)
     assert [one for _, items in got for one in items] == list(range(3_000))
+
+
+@pytest.mark.parametrize(("busy", "stands_back"), [(1, True), (2, False)])
+def test_a_thread_that_is_alone_stands_back_until_its_news_are_delivered(
+    busy: int, stands_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With others under way it does not wait: they have work for it."""
+    monkeypatch.setattr(scheduling, "TURN", 60.0)
+    delivered, seen = threading.Event(), list[bool]()
+
+    async def listen() -> None:
+        teller = Teller()
+        mailbox = Mailbox([cast(Choice, teller)], lambda: busy)
+        going = threading.Event()
+
+        def tell() -> None:
+            teller.say(1)
+            seen.append(delivered.is_set())
+            going.set()
+            teller.end()  # nobody stands back for an end: nothing else is to be done
+
+        thread = threading.Thread(target=tell)
+        thread.start()
+        async for _, news in mailbox.news():
+            if not stands_back:  # so that it would be seen if it waited for this
+                assert await asyncio.to_thread(going.wait, 30)
+            if news.items:
+                delivered.set()
+        thread.join()
+
+    asyncio.run(listen())
+    assert seen == [stands_back]
+
+
+def test_nobody_stands_back_for_long_for_a_loop_that_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduling, "TURN", 0.05)
+    said = threading.Event()
+
+    async def listen() -> list[Any]:
+        teller = Teller()
+        mailbox = Mailbox([cast(Choice, teller)])
+
+        def tell() -> None:
+            for number in range(3):
+                teller.say(number)
+            said.set()
+            teller.end()
+
+        thread = threading.Thread(target=tell)
+        thread.start()
+        assert said.wait(30)  # the loop itself: it hears of nothing meanwhile
+        got = [one async for _, news in mailbox.news() for one in news.items]
+        thread.join()
+        return got
+
+    assert asyncio.run(listen()) == [0, 1, 2]

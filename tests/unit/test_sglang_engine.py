@@ -13,18 +13,19 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+import torch
 
 from semspec.engines._sglang import http, identity, requests
 from semspec.engines._sglang.engine import SglangEngine
 from semspec.engines._sglang.http import Http
 from semspec.engines._sglang.replicas import Replicas
-from semspec.engines._sglang.requests import Paths, Writing
+from semspec.engines._sglang.requests import Paths, Scoring, Writing
 from semspec.engines._sglang.server import LostError, Reply, Server
 from semspec.engines.sglang import KEY, Sglang
 from semspec.errors import UserError
 from semspec.splitters.paragraph import ParagraphBoundary
 from semspec.splitters.token import TokenBoundary
-from semspec.types import Answer, Context, Generate, Grammar, Query, Sampling, Stops
+from semspec.types import Answer, Context, Generate, Grammar, Query, Read, Sampling, Stops, What
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -315,6 +316,31 @@ def test_writing_is_asked_for_in_pieces_of_sensible_length() -> None:
     assert (answer.ends, writing.done, writing.next_limit()) == ([2], False, 200)
     writing.take([1, 0, 0])
     assert (answer.tokens, answer.ends, answer.finish) == ([0, 1, 0, 1], [2, 4], "units")
+
+
+def test_log_probabilities_at_a_lower_temperature_come_from_the_likeliest_tokens() -> None:
+    """A server that knows each row whole: what is asked of it, and what its answer says."""
+    logits = 4 * torch.randn(5, 300, generator=torch.Generator().manual_seed(0))
+    raw, read = logits.log_softmax(-1), Read(What.LOGPROBS, temperature=0.4)
+    draft = [7, int(raw[3].argmax()), 250]
+    query = Query("target", Context(1, [3, 1, 2]), Sampling(), random.Random(0), draft)
+    query.reads = (read, Read(What.LOGPROBS), Read(What.TOP_K, k=2))
+    scoring = Scoring.of(query)
+    payload = scoring.payload()
+    count = payload["top_logprobs_num"]
+    assert (payload["logprob_start_len"], count) == (2, requests.LIKELIEST)
+    top = [[[x, i, None] for x, i in zip(*map(list, row), strict=True)]
+           for row in zip(*(part.tolist() for part in raw.topk(count)), strict=True)]  # fmt: skip
+    # entry j: of the token at 2 + j, thus of the row before it; the first one has none
+    own = [[None, 2, None]] + [[float(raw[2 + i - 1][t]), t, None] for i, t in enumerate(draft)]
+    told = {"input_token_logprobs": own, "input_top_logprobs": [None, *top[1:4]]}
+    reply = {"meta_info": {**told, "output_top_logprobs": [top[4]]}}
+    values = scoring.values(reply, "server")
+    rows = logits[torch.tensor([1, 2, 3])]
+    expected = (rows / 0.4).double().log_softmax(-1)[torch.arange(3), torch.tensor(draft)]
+    assert torch.allclose(values[read].double(), expected, atol=1e-4)
+    assert torch.allclose(values[query.reads[1]], raw[[1, 2, 3], draft])
+    assert values[query.reads[2]][0].shape == (4, 2)
 
 
 def test_a_tree_is_sent_as_its_paths() -> None:

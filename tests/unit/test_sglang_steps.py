@@ -31,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     LogProb(threshold=-2.0),
     LogProb(threshold=0.0),
     LogProb(threshold=-50.0),
+    LogProb(threshold=-3.5, score_temperature=0.5),
 )
 
 
@@ -239,6 +240,8 @@ def named(**given: Any) -> Any:
 def test_requests_name_a_rule_for_steps() -> None:
     asked = named(accept="logprob", threshold=-3, draft_length=2, step_cap=40)
     assert asked == Steps(rule=LogProb(threshold=-3.0), draft_length=2, step_cap=40)
+    asked = named(accept="logprob", threshold=-3, score_temperature=0.6)
+    assert asked == Steps(rule=LogProb(threshold=-3.0, score_temperature=0.6))
     assert named(accept="off") is None and named() is None
     server = {"accept": "logprob", "threshold": -2.0, "nested_length": 7}
     assert rules.named({}, server) == Steps(rule=LogProb(threshold=-2.0), nested_length=7)
@@ -246,6 +249,7 @@ def test_requests_name_a_rule_for_steps() -> None:
     for wrong, what in (
         ({"accept": "logprob", "threshold": 1.0}, "above 0"),
         ({"accept": "logprob", "draft_length": 0}, "at least 1"),
+        ({"accept": "logprob", "score_temperature": 1.5}, "above 0 up to 1"),
         ({"accept": "logprob", "theta": 0.1}, "knows no theta"),
         ({"accept": "typical", "draft_length": 2}, "knows no draft_length"),
         ({"accept": "off", "threshold": -1.0}, "no options"),

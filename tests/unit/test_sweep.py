@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semspec.choices.settle import settle
 from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.jobs.job import ERROR, Job, say, state_of, work
@@ -47,6 +48,16 @@ def test_names_say_what_varies_and_nothing_else() -> None:
     assert names("seed=0,1", "seed=3,4") == ["seed=3", "seed=4"]  # the last one wins
     assert names("split=sentence", "quiet=true") == ["split=sentence"]  # one job, of no sweep
     assert names("seed=range(0,3)") == ["seed=0", "seed=1", "seed=2"]
+
+
+def test_no_folder_is_named_after_what_was_chosen_for_the_user() -> None:
+    settled = settle(["problems=3", "seed=1"], helped=True)
+    assert settled.arguments[-2:] == ["nested=lm", "salvage=true"]
+    jobs = plan(settled.arguments, settled.unnamed())
+    assert [job.name for job in jobs] == ["problems=3,seed=1"]
+    assert "nested=lm" in jobs[0].overrides  # but it is what is run
+    (said,) = plan(["nested=lm", "salvage=true"], settle(["nested=lm", "salvage=true"]).unnamed())
+    assert said.name == "nested=lm,salvage=True"
 
 
 def test_a_sweep_of_no_options_is_called_default() -> None:

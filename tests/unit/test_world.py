@@ -178,6 +178,21 @@ def test_a_doubt_of_what_is_right_is_wrong(domain: str) -> None:
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
+def test_a_name_that_the_problem_has_not_may_be_claimed_and_taken_back(domain: str) -> None:
+    problem, chain = solved(domain, 3)
+    steps = [said for part in chain if (said := world.meaning(problem, part)) is not None]
+    at, value = next((i, said) for i, said in enumerate(steps) if said[0] == "value")
+    foreign = next(letter for letter in world.base.LETTERS if letter not in problem.names)
+    claimed = ("value", foreign, *value[2:])
+    doubted = [*steps[:at], claimed, ("doubt", foreign, value[-1])]
+    assert world.is_next(problem, steps[:at], value)
+    assert not world.is_next(
+        problem, [*steps[:at], claimed], value
+    )  # it stands for one that is known
+    assert world.is_next(problem, doubted, value)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds)
 def test_without_a_style_chains_are_as_they_were(domain: str, seed: int) -> None:

@@ -6,15 +6,18 @@ of whole rows; attention reads it through strides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from semspec.models.spec import Spec
 
 FIRST_POSITIONS = 256
+ALIGNED = 64  # bytes: a line of the processor's cache
 
 
 class Tenant(Protocol):
@@ -60,11 +63,12 @@ class Cache:
             self._resize(len(self.tenants), positions)
 
     def _resize(self, slots: int, positions: int) -> None:
-        used = max((len(t.tokens) for t in self.tenants if t), default=0)
+        used = [(t.slot, len(t.tokens)) for t in self.tenants if t and t.tokens]
         for i, old in enumerate(self.layers):
             # zeros, not empty: masked entries have weight 0, and 0 * nan would be nan
-            new = old.new_zeros(slots, positions, self.row)
-            new[: old.shape[0], :used] = old[:, :used]
+            new = _zeros(old, (slots, positions, self.row))
+            for slot, count in used:
+                new[slot, :count] = old[slot, :count]
             self.layers[i] = new
         self.tenants += [None] * (slots - len(self.tenants))
         self.positions = positions
@@ -119,3 +123,16 @@ class Cache:
         tenant.slot = slot
         if other is not None:
             other.slot = old
+
+
+def _zeros(like: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """Return zeros of this kind; in main memory, of pages that the system fills when they are first touched.
+
+    To fill them here would take a second for a server's cache, in the middle of somebody's answer.
+    """
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    size = math.prod(shape) * like.element_size()
+    memory = np.zeros(size + ALIGNED, np.uint8)
+    start = -memory.ctypes.data % ALIGNED
+    return torch.from_numpy(memory[start : start + size]).view(like.dtype).view(shape)

@@ -66,7 +66,8 @@ class HfEngine:
             job.begin(self.cache)
         feed(passing, self.model, self._step, self.cache, self.chunk)
         writing = [job for job in passing if job.query.generate]
-        generate(writing, self.model, self._step, self.cache, self.stop_ids)
+        waited_for = len(writing) < len(passing)
+        generate(writing, self.model, self._step, self.cache, self.stop_ids, waited_for)
         for job in jobs:
             job.answer.values = job.reader.values()
         if self.model.device.type == "cuda":

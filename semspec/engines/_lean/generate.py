@@ -1,4 +1,8 @@
-"""Generation one token per pass, sessions in lockstep; a finished job leaves the batch."""
+"""Generation one token per pass, sessions in lockstep; a finished job leaves the batch.
+
+Jobs that share the batch and generate nothing have their answers after the first pass, and would wait for them until the last
+one. So where there are such, those that generate stop after a few tokens, if they may (``Generate.gives_way``).
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,17 @@ from semspec.engines._lean.model import Model
 from semspec.engines._lean.step import Step
 from semspec.types import What
 
+FEW = 4  # tokens that are written while others wait: a batch of its own for each pass would cost more than it saves
+
 
 class Writer:
     """A job that generates: draws tokens, feeds the boundary, and decides when it is done."""
 
-    def __init__(self, job: Job, stop_ids: frozenset[int]) -> None:
+    def __init__(self, job: Job, stop_ids: frozenset[int], waited_for: bool) -> None:
         ask = job.query.generate
         assert ask is not None
         self.job, self.ask, self.stop_ids = job, ask, stop_ids
+        self.gives_way = waited_for and ask.gives_way
         self.limit = min(ask.limit, job.room)
         self.keeps_rows = any(read.what is What.PROBS for read in job.query.reads)
         self.logits = job.logits
@@ -45,6 +52,8 @@ class Writer:
             if self.keeps_rows:
                 job.reader.logits.drawn.append(probs)
         end = take(token, answer, self.ask, self.limit, self.stop_ids)
+        if self.gives_way and not self.done and len(answer.tokens) >= FEW:
+            answer.finish = "paused"
         self.closes = end == 0
         if end == -1:  # the tokens pooled so far are the whole unit
             job.reader.unit(len(answer.tokens) - 1)
@@ -64,10 +73,20 @@ class Writer:
 
 
 def generate(
-    jobs: Sequence[Job], model: Model, step: Step | None, cache: Cache, stop_ids: frozenset[int]
+    jobs: Sequence[Job],
+    model: Model,
+    step: Step | None,
+    cache: Cache,
+    stop_ids: frozenset[int],
+    waited_for: bool = False,
 ) -> None:
-    """Generate for jobs whose prefix has been fed, until each is done."""
-    live = [writer for writer in (Writer(job, stop_ids) for job in jobs) if not writer.done]
+    """Generate for jobs whose prefix has been fed, until each is done.
+
+    ``waited_for``: other jobs of the batch are done, so that those that may give way do so after a few tokens.
+    """
+    live = [
+        writer for writer in (Writer(job, stop_ids, waited_for) for job in jobs) if not writer.done
+    ]
     batch: list[Writer] = []
     while live:
         rows = _rows(live)

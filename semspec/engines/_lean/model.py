@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semspec.engines._lean.cache import Cache
+from semspec.engines._lean.packed import Product, packing
 from semspec.models.spec import Spec
 from semspec.models.weights import Weights
 
@@ -33,17 +34,43 @@ class Place:
     padded: Tensor | None  # [tokens] each token's place in [batch * longest]; None: no gaps
 
 
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The matrices of one layer."""
+
+    qkv: Product
+    out: Product
+    gate_up: Product
+    down: Product
+
+
 class Model:
     def __init__(self, spec: Spec, weights: Weights) -> None:
         self.spec, self.weights = spec, weights
         self.device, self.dtype = weights.embed.device, weights.embed.dtype
+        matrices = [m for b in weights.blocks for m in (b.qkv, b.out, b.gate_up, b.down)]
+        packs = packing([*matrices, weights.head])
+        self.head = Product(weights.head, None, packs)
+        self.products = [
+            Products(
+                Product(b.qkv, b.qkv_bias, packs),
+                Product(b.out, b.out_bias, packs),
+                Product(b.gate_up, b.gate_up_bias, packs),
+                Product(b.down, b.down_bias, packs),
+            )
+            for b in weights.blocks
+        ]
         self._turns = torch.empty(0, 1, spec.head_dim // 2, dtype=torch.complex64)
 
     def bytes(self) -> int:
         w = self.weights
         tensors: list[Tensor | None] = [w.embed, w.norm, None if self.spec.tied else w.head]
         tensors += [getattr(block, name) for block in w.blocks for name in block.__slots__]
-        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        own = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        products = [self.head]
+        for layer in self.products:
+            products += [layer.qkv, layer.out, layer.gate_up, layer.down]
+        return own + sum(p.matrix.nbytes for p in products if p.packed is not None)
 
     def turns(self, positions: int) -> Tensor:
         """Return exp(i * position * frequency) for at least that many positions, scaled."""
@@ -56,7 +83,7 @@ class Model:
 
     def logits(self, rows: Tensor) -> Tensor:
         """Return the raw float32 logits of states after the final norm."""
-        return F.linear(rows, self.weights.head).float()
+        return self.head(rows).float()
 
     def final(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, (self.spec.width,), self.weights.norm, self.spec.eps)
@@ -74,11 +101,11 @@ class Model:
         spec, d = self.spec, (self.spec.width,)
         x = F.embedding(ids, self.weights.embed)
         queries = spec.heads * spec.head_dim
-        for i, block in enumerate(self.weights.blocks):
+        for i, (block, products) in enumerate(zip(self.weights.blocks, self.products, strict=True)):
             if tap:
                 tap(i, x)
             h = F.rms_norm(x, d, block.norm1, spec.eps)
-            qkv = F.linear(h, block.qkv, block.qkv_bias)
+            qkv = products.qkv(h)
             self._turn(qkv, block.qk_norm, place.turns)
             stored = cache.layers[i]
             stored.view(-1, cache.row).index_copy_(0, place.write, qkv[:, queries:])
@@ -90,10 +117,10 @@ class Model:
             attended = self._attend(q, k, v, place)
             if place.padded is not None:
                 attended = attended[place.padded]
-            x = x + F.linear(attended, block.out, block.out_bias)
+            x = x + products.out(attended)
             h = F.rms_norm(x, d, block.norm2, spec.eps)
-            gate, up = F.linear(h, block.gate_up, block.gate_up_bias).chunk(2, -1)
-            x = x + F.linear(F.silu(gate).mul_(up), block.down, block.down_bias)
+            gate, up = products.gate_up(h).chunk(2, -1)
+            x = x + products.down(F.silu(gate).mul_(up))
         final = self.final(x)
         if tap:
             tap(spec.layers, final)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semspec.decoding.sampling import probabilities
+from semspec.decoding.sampling import log_probabilities, probabilities
 from semspec.types import Query, Read, What
 
 OVER_VOCABULARY = frozenset({What.PROBS, What.LOGITS, What.TOP_K})
@@ -54,12 +54,15 @@ class LogitRows:
                 before = asked[: max(self.last - max(start, self.row), 0)] if self.draws else asked
                 kept.append(probabilities(before, self.query.sampling))
             elif self.query.parents is not None:
-                kept.append(logits[max(self.last - start, 0) :].log_softmax(-1))
+                kept.append(
+                    log_probabilities(logits[max(self.last - start, 0) :], read.temperature)
+                )
             else:
                 own = logits[max(self.last - start, 0) :]
                 j = max(start - self.last, 0)
                 ids = self._ids(self.tokens[j : j + len(own)])
-                kept.append(own[: len(ids)].log_softmax(-1).gather(-1, ids[:, None])[:, 0])
+                rows = log_probabilities(own[: len(ids)], read.temperature)
+                kept.append(rows.gather(-1, ids[:, None])[:, 0])
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor(list(tokens), dtype=torch.long, device=self.empty.device)

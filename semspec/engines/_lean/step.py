@@ -17,6 +17,7 @@ from torch import Tensor
 
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.model import Model, Tap
+from semspec.engines._lean.packed import Product
 
 FEW = 64  # tokens at most; with more of them the calls are no longer what costs
 
@@ -111,13 +112,16 @@ class Step:
         self._turning[:count] = model.turns(max(positions) + 1)[positions]
         turns = self._factors[:count]
         x = F.embedding(torch.tensor(tokens), model.weights.embed)
-        layers = zip(self._matrices, cache.views(slot), strict=True)
-        for i, (block, (rows, keys, values)) in enumerate(layers):
+        layers = zip(self._matrices, model.products, cache.views(slot), strict=True)
+        for i, (block, products, (rows, keys, values)) in enumerate(layers):
             wqkv, wo, wgu, wd, bqkv, with_bqkv, bo, bgu, with_bgu, bd, qk_norm = block
             if tap is not None:
                 tap(i, x)
             h = x / hypot(norm(x, 2, 1, True), least)
-            qkv = addmm(bqkv, h, wqkv, beta=with_bqkv, alpha=root)
+            if count < products.qkv.wide:
+                qkv = addmm(bqkv, h, wqkv, beta=with_bqkv, alpha=root)
+            else:
+                qkv = products.qkv(h.mul_(root))
             if qk_norm is not None:
                 own = qkv.view(count, -1, d)[:, : len(qk_norm)]
                 own.copy_(F.rms_norm(own, (d,), None, eps) * qk_norm)
@@ -126,18 +130,30 @@ class Step:
             q = qkv.as_strided((1, heads, count, d), (row, d, row, 1))
             k, v = keys.narrow(2, 0, end), values.narrow(2, 0, end)
             seen = attention(q, k, v, mask, enable_gqa=grouped)
-            x = addmm(x, seen.transpose(1, 2).reshape(count, queries), wo)
-            if bo is not None:
-                x += bo
+            seen = seen.transpose(1, 2).reshape(count, queries)
+            x = _added(x, seen, wo, bo, products.out)
             h = x / hypot(norm(x, 2, 1, True), least)
-            gate, up = addmm(bgu, h, wgu, beta=with_bgu, alpha=root).chunk(2, 1)
-            x = addmm(x, silu(gate).mul_(up), wd)
-            if bd is not None:
-                x += bd
+            if count < products.gate_up.wide:
+                both = addmm(bgu, h, wgu, beta=with_bgu, alpha=root)
+            else:
+                both = products.gate_up(h.mul_(root))
+            gate, up = both.chunk(2, 1)
+            h = silu(gate).mul_(up)
+            x = _added(x, h, wd, bd, products.down)
         final = x / hypot(norm(x, 2, 1, True), least) * (root * model.weights.norm)
         if tap is not None:
             tap(spec.layers, final)
         return final
+
+
+def _added(
+    x: Tensor, rows: Tensor, matrix: Tensor, bias: Tensor | None, product: Product
+) -> Tensor:
+    """Return x and the product of rows: of few with the matrix as it is, else as it was packed."""
+    if len(rows) >= product.wide:
+        return product(rows).add_(x)
+    x = torch.addmm(x, rows, matrix)
+    return x if bias is None else x.add_(bias)
 
 
 def _summand(bias: Tensor | None) -> tuple[Tensor, int]:

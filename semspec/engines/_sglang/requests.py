@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from semspec.decoding.sampling import at_temperature
 from semspec.engines._base import take
 from semspec.errors import UserError
 from semspec.sglang_plugin import protocol, rounds
@@ -37,6 +38,7 @@ VERIFIED = "verified by the server, token by token"  # the note of a round that 
 LOOK = 64  # tokens generated at a time if nothing shows where a unit may end
 EVENTS = 256  # in a stream at most: each has all that is written so far
 LEAST = 4  # tokens from one event of a stream to the next
+LIKELIEST = 32  # tokens of a row by which a log-probability is brought to another temperature
 
 
 def write(
@@ -254,7 +256,7 @@ class Scoring:
             params["custom_params"] = ask.params()
         payload: Payload = {"input_ids": self.ids, "sampling_params": params}
         if (start := self.start) is not None:
-            k = max((read.k for read in self.reads if read.what is What.TOP_K), default=0)
+            k = max(map(_likeliest, self.reads))
             payload |= {"return_logprob": True, "logprob_start_len": start, "top_logprobs_num": k}
         return payload
 
@@ -264,7 +266,11 @@ class Scoring:
         values: dict[Read, Any] = dict(protocol.values(self.reads, meta, server))
         try:
             values |= {r: self._top_k(meta, r.k) for r in self.reads if r.what is What.TOP_K}
-            values |= {r: self._logprobs(meta) for r in self.reads if r.what is What.LOGPROBS}
+            values |= {
+                r: self._logprobs(meta, r.temperature)
+                for r in self.reads
+                if r.what is What.LOGPROBS
+            }
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise UserError(
                 f"{server} sent log-probabilities of another shape than SGLang's"
@@ -272,12 +278,17 @@ class Scoring:
             ) from error
         return values
 
-    def _logprobs(self, meta: Mapping[str, Any]) -> Tensor:
-        entries = meta["input_token_logprobs"]
-        own = entries[len(entries) - (len(self.ids) - self.base) :]
+    def _logprobs(self, meta: Mapping[str, Any], temperature: float) -> Tensor:
+        entries, count = meta["input_token_logprobs"], len(self.ids) - self.base
+        own = entries[len(entries) - count :]
         if [entry[1] for entry in own] != self.ids[self.base :]:
             raise ValueError("other tokens")
-        return torch.tensor([entry[0] for entry in own], dtype=torch.float32)
+        raw = torch.tensor([entry[0] for entry in own], dtype=torch.float32)
+        if temperature == 1.0 or not count:
+            return raw
+        rows = meta["input_top_logprobs"][-count:]
+        best = torch.tensor([[entry[0] for entry in row] for row in rows], dtype=torch.float32)
+        return at_temperature(raw, best, temperature)
 
     def _top_k(self, meta: Mapping[str, Any], k: int) -> tuple[Tensor, Tensor]:
         assert self.start is not None
@@ -290,6 +301,12 @@ class Scoring:
         values = [[entry[0] for entry in row[:k]] for row in rows]
         shaped = torch.tensor(values, dtype=torch.float32).reshape(wanted, k)
         return torch.tensor(ids, dtype=torch.long).reshape(wanted, k), shaped
+
+
+def _likeliest(read: Read) -> int:
+    """Return how many of a row's likeliest tokens a server has to name for a read."""
+    tempered = read.what is What.LOGPROBS and read.temperature != 1.0
+    return LIKELIEST if tempered else read.k
 
 
 @dataclass(slots=True)

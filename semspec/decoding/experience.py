@@ -1,0 +1,86 @@
+"""What drafting has really cost, by the clock, beside what the cost model had predicted.
+
+A prediction that is a few hundredths off is enough to make drafts that bring nothing look as if they paid. So
+where one problem is solved at a time, the seconds of every round are held against the plain tokens in whose place it
+stands. Nothing here reads a clock: the driver brings the time (``Costs.clock``). With a recorded cost table there is
+none, and predictions alone count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+FADES = 0.97  # of what earlier rounds took, at each new one
+ENOUGH = 16  # tokens in a row from which the price of a plain one can be told
+FEW = 4  # rows until their price is trusted
+MEMORY = 128.0  # plain tokens: of more, the older ones fade
+OUTLIER = 3.0  # times what was expected: a longer round counts as so long
+LEAST, MOST = 0.9, 3.0  # times what was predicted
+SURE = 6.0  # plain tokens of rounds that went as predicted, counted beforehand
+WAKES = 0.5  # of what was thought before of the cost of asking again, at each new answer
+
+
+@dataclass(slots=True)
+class Experience:
+    """Sums over the rounds of all problems so far, newer ones counting more."""
+
+    seconds: float = 0.0  # that plain tokens took, written in a row
+    tokens: float = 0.0
+    rows: float = 0.0  # how many rows there were
+    old: float = 0.0  # tokens that were written since these were
+    real: float = 0.0  # plain tokens of time in rounds for which something was asked of the drafter
+    predicted: float = 0.0
+    waking: float = 0.0  # plain tokens that a drafter needs to read what it has not seen
+
+    @property
+    def token(self) -> float:
+        """Seconds of a plain token; 0 until some were written in a row."""
+        return self.seconds / self.tokens if self.tokens else 0.0
+
+    @property
+    def factor(self) -> float:
+        """Return how many times as long as predicted rounds with a draft take."""
+        if not self.predicted:
+            return 1.0
+            # as if some rounds had gone as predicted: a single one says little
+        return min(max((self.real + SURE) / (self.predicted + SURE), LEAST), MOST)
+
+    def wrote(self, seconds: float, tokens: int) -> None:
+        """Count tokens that the target wrote in a row, while no drafter read along."""
+        if tokens < ENOUGH or seconds <= 0:
+            return
+        expected = OUTLIER * self.token * tokens
+        seconds = min(seconds, expected) if expected else seconds
+        if self.rows < FEW and seconds < self.token * tokens:  # the first ones find the caches cold
+            self.seconds = self.tokens = 0.0
+        self.seconds += seconds
+        self.tokens += tokens
+        self.rows, self.old = self.rows + 1, 0.0
+        if self.tokens > MEMORY:
+            self.seconds *= MEMORY / self.tokens
+            self.tokens = MEMORY
+
+    def drafted(self, real: float, predicted: float) -> None:
+        """Count a round with its drafts, in plain tokens of time."""
+        self.real = FADES * self.real + real
+        self.predicted = FADES * self.predicted + predicted
+
+    def woke(self, excess: float) -> None:
+        """Count what a draft took longer because its drafter had much to read first."""
+        share = WAKES if self.waking else 0.0
+        self.waking = share * self.waking + (1 - share) * max(excess, 0.0)
+
+    def told(self) -> dict[str, float]:
+        """Return the sums as JSON."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """Make it of what ``told`` returned; raise ValueError or TypeError if it is something else."""
+        made = cls(**{name: float(value) for name, value in told.items()})
+        if not all(0 <= getattr(made, one.name) < math.inf for one in fields(made)):
+            raise ValueError(f"no sums: {told}")
+        return made

@@ -1,0 +1,152 @@
+"""The account of one problem: what its rounds have taken, held against the plain tokens in whose place they stand.
+
+Where the clock is known, and no other problem shares the passes, what a round has lost or gained is what its seconds
+say; elsewhere it is what was predicted. Where others share them, a draft is held against the clock as well: in lockstep a try waits for
+the slices that the others write meanwhile, twice, which no price of a question knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from semspec.decoding.economy import TRIAL, Economy
+from semspec.decoding.experience import ENOUGH, FEW, OUTLIER
+from semspec.types import Round
+
+STALE = 96  # tokens after which the price of a plain one is measured again ...
+CLOSE = 0.8  # ... where drafts leave more than this share of the time, or it was measured but a few times
+WATCHED = 4  # times as many for a drafter that reads along, which has to catch up afterwards
+SELDOM = 16  # times as many tokens after which it is, where drafts pay
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Keeps the account of one problem, round by round."""
+
+    economy: Economy
+    watches: bool = False  # the drafter reads along while the target writes
+    rounds: int = field(default=0, init=False)
+    # the drafter has not read what was written since: the prompt, or all of a long rest
+    asleep: bool = field(default=True, init=False)
+    _cold: bool = field(
+        default=False, init=False
+    )  # in this round its drafter worked for the first time in the run
+    _woke: bool = field(default=False, init=False)  # in this round
+    _paid: float = field(default=0.0, init=False)  # beforehand, for this round
+    _excess: float = field(default=0.0, init=False)  # of this round, for waking its drafter
+    _drafting: float = field(default=0.0, init=False)  # seconds of this round that its draft took
+    _since: float | None = field(default=None, init=False)  # when this round began
+    _wakings: int = field(default=0, init=False)  # of all problems, when it began
+
+    def begin(self) -> None:
+        """Begin a round, unless it has begun."""
+        self._paid = self._excess = self._drafting = 0.0
+        self._woke = False
+        if self._since is None:
+            self._since = self.economy.costs.clock
+        self._wakings = self.economy.costs.wakings
+
+    @property
+    def timed(self) -> bool:
+        """True where the clock says what rounds take."""
+        economy = self.economy
+        return economy.company == 1 and economy.costs.clock is not None and economy.token > 0
+
+    @property
+    def crowded(self) -> bool:
+        """True where others come and go beside it, and the clock says what a draft takes among them."""
+        costs = self.economy.costs
+        return costs.load > 1 and costs.clock is not None and self.economy.token > 0
+
+    def row(self) -> int:
+        """Return how many tokens the target is to write alone because nobody knows what they take at present."""
+        if not self.timed:
+            return 0
+        experience = self.economy.experience
+        if not experience.token:
+            return ENOUGH if self.rounds else 1  # behind the prompt, whose pass is no token's
+        doubted = self.economy.rate > CLOSE or experience.rows < FEW
+        often = WATCHED if self.watches else 1
+        stale = experience.old > STALE * (often if doubted else SELDOM)
+        return ENOUGH if stale and self.rounds else 0
+
+    def affords(self, loss: float, wakes: bool) -> bool:
+        """Tell whether a draft may be made that is expected to lose so much, and pay for it beforehand."""
+        self.economy.begin()
+        if loss > 0 and self.crowded and not self.rounds:
+            return False  # what it takes cannot be told of a round in which the prompt is read
+        waking = self.waking if wakes else 0.0
+        # several could begin a try before it is known what the first one has lost
+        deposit = TRIAL if self.crowded else 0.0
+        if not self.economy.affords(loss, waking, deposit):
+            return False
+        self._paid = max(loss + waking, deposit) if loss > 0 else 0.0
+        self._woke, self.asleep = wakes and self.asleep, self.asleep and not wakes
+        return True
+
+    @property
+    def waking(self) -> float:
+        """Plain tokens that the drafter needs to read what it has not seen."""
+        return self.economy.experience.waking if self.asleep else 0.0
+
+    @property
+    def _waited(self) -> bool:
+        """True where this round's draft had to wait until a drafter had read at length: its own, or another problem's."""
+        return self._woke or (self.crowded and self.economy.costs.wakings != self._wakings)
+
+    def asked(self, kind: str, units: float, seconds: float, predicted: float) -> None:
+        """Take note of what a draft has cost, in seconds, where so many plain tokens were predicted."""
+        economy, self._drafting = self.economy, seconds
+        known = economy.costs.curve(economy.who, kind, economy.company)
+        if known is None and not economy.warm and not economy.costs.fixed:
+            economy.warm = self._cold = True  # its first work says nothing about what is to come
+        elif self._waited and (known or economy.model) and economy.token:
+            self._excess = max(seconds / economy.token - predicted, 0.0)
+            if self._woke:
+                economy.experience.woke(self._excess)
+        else:
+            economy.costs.add(economy.who, kind, economy.company, units, seconds)
+
+    def close(self, done: Round, predicted: float, asked: bool, resting: bool) -> None:
+        """Count a round of which so many plain tokens of time were predicted.
+
+        ``asked``: for a draft; ``resting``: the drafter did not read along.
+        """
+        self.rounds += 1
+        economy, since, now = self.economy, self._since, self.economy.costs.clock
+        tokens, cold = len(done.tokens), self._cold
+        self._since, self._cold = None, False
+        if since is None or now is None:
+            economy.went(predicted, tokens)
+            return
+        if not self.timed:
+            economy.went(predicted, tokens)
+            # a draft that is to pay waits for those who write, and says nothing of drafts in each place
+            known = self._paid or not economy.costs.mixed
+            if self.crowded and done.drafted and self.rounds > 1 and known:
+                gain = tokens - (now - since) / economy.token
+                if self._paid:  # a try: others have waited for its draft
+                    gain -= (economy.company - 1) * self._drafting / economy.token
+                else:  # to wake a drafter is paid back by what it drafts later (``affords``), and its waiting is nobody else's loss
+                    gain += self._excess
+                economy.settle(self._paid, gain)
+            return
+        experience, first = economy.experience, self.rounds == 1
+        unseen = not done.drafted and (resting or not self.watches)
+        row = unseen and tokens >= ENOUGH and not first
+        if row:
+            # an engine that stamps no answers has only the clock
+            seconds = done.seconds.get("write", 0.0) or now - since - self._drafting
+            experience.wrote(seconds - economy.beginning, tokens)
+        expected = predicted + self._excess
+        if first or cold:  # the prompt is read in it, whoever writes
+            real = expected
+        elif row:
+            real = self._drafting / economy.token + tokens + economy.beginning / economy.token
+        else:
+            real = min((now - since) / economy.token, OUTLIER * expected)
+            experience.drafted(max(real - self._excess, 0.0), predicted / experience.factor)
+        economy.went(real, tokens)
+        if asked or not unseen:
+            gain = tokens - real
+            economy.settle(self._paid, min(gain, 0.0) if first else gain)

@@ -1,0 +1,55 @@
+"""Matrices in oneDNN's own order, for passes over more than a few tokens in float32 on a CPU.
+
+There torch multiplies by MKL, which takes two to three times as long on processors of AMD. The packed matrices are a second copy of
+the weights, so they are made for small models alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from semspec.models import memory
+
+MOST = 768 << 20  # bytes of a model's packed matrices
+SHARE = 8  # and the part of this machine's memory that they may take
+# products of numbers from which a packed matrix is the faster one: it takes some ten microseconds to begin
+WORTH = 1 << 20
+
+
+class Product:
+    """A matrix [out, in] that rows of states are multiplied by."""
+
+    __slots__ = ("bias", "matrix", "packed", "wide")
+
+    def __init__(self, matrix: Tensor, bias: Tensor | None, packing: bool) -> None:
+        self.matrix, self.bias = matrix, bias
+        self.packed: Any = None
+        self.wide = sys.maxsize  # rows from which on it is multiplied as it was packed
+        if packing:
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous())
+            self.wide = max(2, -(-WORTH // matrix.numel()))
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        if len(rows) < self.wide:
+            return F.linear(rows, self.matrix, self.bias)
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(
+            rows, self.packed, self.bias, "none", [], ""
+        )
+        return found
+
+
+def packing(matrices: Sequence[Tensor]) -> bool:
+    """Tell whether a second copy of these matrices is of use here, and small enough."""
+    first, size = matrices[0], sum(matrix.nbytes for matrix in matrices)
+    if first.device.type != "cpu" or first.dtype != torch.float32:
+        return False
+    onednn: Any = torch.backends.mkldnn
+    if not onednn.is_available():
+        return False
+    return size <= min(MOST, memory.machine_memory() // SHARE)
