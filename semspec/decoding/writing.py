@@ -10,6 +10,7 @@ from semspec.decoding.pace import Pace
 from semspec.decoding.trim import trim
 from semspec.decoding.witness import Witness
 from semspec.protocols import DraftSession, Kit, Plan, RuleSession
+from semspec.splitters.token import TokenBoundary
 from semspec.types import (
     Answer,
     Context,
@@ -83,10 +84,19 @@ class Writing:
             begun = self.context.tokens[len(self.context) - handover.opened :]
             if any(boundary.feed(token) is not None for token in begun):
                 return  # the text so far already completes the unit
+        if isinstance(boundary, TokenBoundary) and self.pen is None:
+            # no end has to be looked for: so many tokens are so many units
+            generate = Generate(min(limit, handover.units or 1), grammar=self.grammar)
+            yield from self._write_plainly(generate, done)
+            done.handed_ends = list(range(1, len(done.handed) + 1))
+            return
         generate = Generate(limit, boundary, handover.units or 1, grammar=self.grammar)
         if self.pen is not None:
             yield from self._write_nested(self.pen, generate, done)
             return
+        yield from self._write_plainly(generate, done)
+
+    def _write_plainly(self, generate: Generate, done: Round) -> Plan[None]:
         answer = yield from self._ask(generate, done)
         done.handed, done.handed_ends = answer.tokens, answer.ends
         self.context.extend(answer.tokens)
