@@ -404,6 +404,9 @@ class Bench:
     solve: Callable[[Rule, int], Generator[int, None, None]]
     recorded: Mapping[str, Any] | None = None  # what an earlier start of this run has recorded
     tell: Callable[[str], None] = lambda _: None  # says how it goes
+    standing: Rule | None = (
+        None  # as it is for the same pair with other options, such as the server's own temperature
+    )
 
 
 class Rule(Plugin, Protocol):

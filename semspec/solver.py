@@ -97,10 +97,12 @@ class Solver(Loaded):
         problems: Sequence[BenchmarkProblem],
         recorded: Mapping[str, Any] | None = None,
         tell: Callable[[str], None] = lambda _: None,
+        standing: Rule | None = None,
     ) -> None:
         """Let the rule measure what it needs of the loaded pair, on questions whose answers it is not shown.
 
-        ``recorded``: what ``rule.measured()`` was in an earlier start of the same run.
+        ``recorded``: what ``rule.measured()`` was in an earlier start of the same run. ``standing``: the rule as it was measured
+        for other options.
         """
         config = self.config
         drafts = config.draft.models()
@@ -121,6 +123,7 @@ class Solver(Loaded):
             solve=lambda rule, budget: self._tried(rule, problems, budget),
             recorded=recorded,
             tell=tell,
+            standing=standing,
         )
         self.rule = self.rule.measure(bench)
 
@@ -431,7 +434,7 @@ class Solver(Loaded):
         made.stop = made.config.stop.bind(own)
         if not made.config.nested.plain:
             made.nested_rule = made.config.nested_accept.bind(nested)
-        made.measure(())
+        made.measure((), standing=self.rule)
         return made
 
     def unstopped(self) -> Solver:

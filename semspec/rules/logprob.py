@@ -157,6 +157,9 @@ class LogProb(Certifiable):
         when = "before"
         if known is None:
             when, known = "now", self._made(bench, at)
+            if known is None and isinstance(bench.standing, LogProb) and bench.standing.chosen:
+                # nearer to this pair's than a constant is
+                return self.bound(chosen=bench.standing.chosen, why=bench.standing.why)
             if known is None:
                 why = (
                     "nothing may be measured"

@@ -188,6 +188,16 @@ def test_where_it_cannot_be_measured_the_constant_stands_and_is_called_uncalibra
     assert not cache.exists()
 
 
+def test_another_temperature_takes_what_was_measured_for_the_servers_own(cache: Path) -> None:
+    # a request's own temperature: nothing is measured while others wait
+    server = LogProb().measure(bench(OWN, DRAFTED)[0])
+    asked, _ = bench([], [], sampling=Sampling(0.9), identity={"other": 1}, standing=server)
+    rule = LogProb().measure(asked)
+    assert server.chosen is not None and rule.level == server.level != THRESHOLD
+    assert rule.read == server.read and rule.origin() == server.origin()
+    assert LogProb().measure(replace(asked, standing=LogProb())).level == THRESHOLD
+
+
 def test_its_budget_ends_it(cache: Path) -> None:
     rule = LogProb(warm_up=1000).measure(bench(OWN, DRAFTED)[0])
     assert rule.chosen is not None and rule.chosen.own_steps == 80, "ten solutions of 100 tokens"
