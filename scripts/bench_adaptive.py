@@ -13,8 +13,6 @@ to docs/measurements/never_slower.md, once all rows are there.
 
 from __future__ import annotations
 
-import math
-import random
 import sys
 import time
 from collections import Counter, defaultdict
@@ -32,7 +30,7 @@ from semspec.engines.pool import Engines
 from semspec.loading.settled import settle
 from semspec.protocols import BenchmarkProblem
 from semspec.results.code_digest import code_digest
-from semspec.results.metrics import central
+from semspec.results.metrics import rate_ratio
 from semspec.solver import Solver
 from semspec.storage import provenance
 
@@ -62,7 +60,6 @@ TEXTS = {
 PERIODS = ("a b ", "one two three ", "x=1; ", "Monday ", "to be or not ", "7 + 7 = 14, ")
 WANTED = 0.97  # of the target's own speed, at least
 ROOTS = ("Solver", "Solve", "central")
-RESAMPLES = 2000  # for an interval
 WARM = 1  # problems that are not counted
 SMALL = 4  # times as many problems for the embedded copier: its answers take a tenth of the target's seconds
 PROMPTS = 3  # times that a prompt is read by itself
@@ -143,19 +140,14 @@ def _timed(
 
 def speed(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, tuple[float, float] | None]:
     """Return how many times as fast as the target alone, by seconds a token of all problems, with its interval over problems."""
-    sums = [
-        tuple(group[f"{mode} {what}"] for mode in ("plain", "speculative") for what in (clock, "tokens"))
-        for group in row["groups"]
-    ]  # fmt: skip
-    rng = random.Random(0)
-    drawn = [_over(rng.choices(sums, k=len(sums))) for _ in range(RESAMPLES if len(sums) > 1 else 0)]  # fmt: skip
-    return _over(sums), central(drawn) if drawn else None
+    groups = row["groups"]
+    return rate_ratio(
+        [(*_rate(g, "speculative", clock), *_rate(g, "plain", clock)) for g in groups]
+    )
 
 
-def _over(sums: Sequence[Sequence[float]]) -> float:
-    """Return the ratio of seconds a token: of sums, and not of each problem, since texts that were drawn differ in length."""
-    plain, tokens, speculative, drafted = (math.fsum(column) for column in zip(*sums, strict=True))
-    return (plain / tokens) / (speculative / drafted)
+def _rate(group: Mapping[str, float], mode: str, clock: str) -> tuple[float, float]:
+    return group[f"{mode} tokens"], group[f"{mode} {clock}"]
 
 
 def text(found: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -10,7 +9,7 @@ from typing import Any
 
 from rivals.catalogue import OURS
 from rivals.measure import PLAIN, Line, first_difference
-from semspec.results.metrics import Interval, central, ratio, ratio_interval
+from semspec.results.metrics import Interval, rate_ratio, ratio, ratio_interval
 
 TIE = 1e-3  # a token this much less likely, in nats, is the likeliest one but for rounding
 Rates = dict[str, tuple[int, float]]  # by problem: tokens, and the median of their seconds
@@ -77,18 +76,7 @@ def compared(
     both = sorted(own.keys() & other.keys())
     if not both:
         return None, None
-    rng = random.Random(seed)
-
-    def of(problems: Sequence[str]) -> float:
-        return rate_of(own, problems) / rate_of(other, problems)
-
-    drawn = [of(rng.choices(both, k=len(both))) for _ in range(resamples)] if len(both) > 1 else []
-    return of(both), central(drawn)
-
-
-def rate_of(rates: Rates, problems: Sequence[str]) -> float:
-    """Return tokens a second over some problems, which may be named more than once."""
-    return sum(rates[p][0] for p in problems) / sum(rates[p][1] for p in problems)
+    return rate_ratio([(*own[p], *other[p]) for p in both], seed=seed, resamples=resamples)
 
 
 def parity_of(lines: Sequence[Line], rival: str, kind: str) -> dict[str, Any]:

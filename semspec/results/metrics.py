@@ -93,6 +93,24 @@ def ratio_interval(
     return central(ratios)
 
 
+def rate_ratio(
+    rows: Sequence[tuple[float, float, float, float]], *, seed: int = 0, resamples: int = 2000
+) -> tuple[float, Interval | None]:
+    """Return how many times as fast one way is as another, by sums, and its 95 % bootstrap interval over rows.
+
+    A row has tokens and seconds of the one way, then of the other. Of sums, and not of each row's own ratio: texts that were
+    drawn differ in length.
+    """
+
+    def of(some: Sequence[tuple[float, float, float, float]]) -> float:
+        tokens, seconds, others, theirs = (math.fsum(column) for column in zip(*some, strict=True))
+        return (tokens / seconds) / (others / theirs)
+
+    rng = random.Random(seed)
+    again = range(resamples if len(rows) > 1 else 0)
+    return of(rows), central([of(rng.choices(rows, k=len(rows))) for _ in again])
+
+
 def mcnemar(lost: int, won: int) -> float:
     """Return the two-sided exact p-value of McNemar (1947): are ``lost`` and ``won`` a fair coin's?
 
