@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import __version__, config
-from semspec.choices.presets import with_recommended
+from semspec.choices.presets import given_options, is_yes, with_recommended
 from semspec.choices.resumed import as_begun
 from semspec.choices.settle import settle
 from semspec.cli import plan, reproduce
@@ -30,8 +30,6 @@ from semspec.jobs import sweep
 from semspec.report.terminal import open_console
 from semspec.runner import execute
 from semspec.storage.screen import complain, echo
-
-QUIET = tuple(f"quiet={yes}" for yes in ("true", "yes", "on", "1"))
 
 
 def run_job(composed: DictConfig) -> None:
@@ -83,7 +81,7 @@ def _main(arguments: list[str]) -> None:
         options = [o for o in overrides if not o.startswith(("hydra.", "hydra/"))]
         plan.show(build(config.compose(options)), settled.choices(), taken, given)
         return
-    quiet = any(o.lower() in QUIET for o in overrides)
+    quiet = is_yes(given_options(overrides).get("quiet", ""))
     if (several or not flags) and not quiet:
         for choice in settled.choices():
             echo(str(choice))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from semspec.choices.choice import Choice
 from semspec.choices.names import plugin_of
-from semspec.choices.presets import given_options
+from semspec.choices.presets import given_options, is_yes
 from semspec.choices.trial import refusal
 from semspec.config import defaults
 
@@ -27,7 +27,7 @@ def choose_nested(arguments: Sequence[str], brought: bool = False) -> Choice | N
     given = given_options(arguments)
     if SAID & {*given, *(name.partition(".")[0] for name in given)}:
         return None
-    if given.get("adaptive", "true").lower() not in ("true", "yes", "on", "1"):
+    if not is_yes(given.get("adaptive", "true")):
         return None
     if "token" in given.get("split", "").split(","):
         return None

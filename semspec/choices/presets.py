@@ -70,6 +70,11 @@ def given_options(arguments: Sequence[str]) -> dict[str, str]:
     return dict(argument.partition("=")[::2] for argument in arguments)
 
 
+def is_yes(value: str) -> bool:
+    """Return whether the value of a switch on the command line turns it on."""
+    return value.lower() in ("true", "yes", "on", "1")
+
+
 def _parsed(name: str, given: Mapping[str, str]) -> Any:
     """Return an option's value as Hydra reads it; None if it cannot, or if there is none."""
     try:
