@@ -426,4 +426,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from semspec.cli.command import ends_in_one_line
+
+    ends_in_one_line(lambda: sys.exit(main()))
