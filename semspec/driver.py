@@ -33,6 +33,7 @@ from semspec.protocols import Concurrent, DraftSession, Engine, Plan
 from semspec.types import Answer, Context, Draft, Query, Role, Room, Round, Seen
 
 T = TypeVar("T")
+SPARED = 8  # turns of drafts alone while others wait for the target: a tree of drafts takes one for each level
 Turns: TypeAlias = Generator[T | None, None, None]
 """Results as they are there, and None for every turn in between."""
 
@@ -235,6 +236,7 @@ class Driver:
     def __init__(self, engines: Mapping[Role, Engine], costs: Costs | None = None) -> None:
         self.engines, self.costs = engines, costs
         self._pool: ThreadPoolExecutor | None = None  # made when models first run side by side
+        self._spared = 0  # turns in a row in which drafts came first
 
     @property
     def free(self) -> bool:
@@ -347,10 +349,13 @@ class Driver:
     ) -> Iterator[Finished[T]]:
         """Answer the questions that are waiting now, one batch for each model.
 
-        Drafts come first, where others wait for the target: then both wait for the target together.
+        Drafts come first, where others wait for the target: then both wait for the target together. After ``SPARED`` such turns in
+        a row the others get theirs: some rules ask the small model for as long as it is sure.
         """
         drafting = [one for one in running if all(q.model != "target" for q in one.queries)]
-        turn = drafting or list(running)
+        first = 0 < len(drafting) < len(running) and self._spared < SPARED
+        self._spared = self._spared + 1 if first else 0
+        turn = drafting if first else list(running)
         batches: dict[Role, list[Query]] = {}
         for one in turn:
             for query in one.queries:

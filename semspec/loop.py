@@ -35,18 +35,21 @@ from semspec.types import (
 
 def speculate(problem: Speculation) -> Plan[Outcome]:
     """Solve one problem in rounds, until its text ends or its budget is spent."""
-    if problem.inside is not None:
-        yield from problem.serve(problem.inside)
-    while problem.left > 0 and not problem.ended and not problem.closing:
-        done = problem.now = Round()
-        draft = yield from problem.draft(done)
-        verdict = yield from problem.judge(draft, done)
-        problem.commit(draft, verdict, done)
-        yield from problem.hand_over(verdict, done)
-        problem.observe(done)
-        done = yield from problem.consider(done)
-        problem.rounds.append(done)
-    return problem.outcome(problem.rounds)
+    try:
+        if problem.inside is not None:
+            yield from problem.serve(problem.inside)
+        while problem.left > 0 and not problem.ended and not problem.closing:
+            done = problem.now = Round()
+            draft = yield from problem.draft(done)
+            verdict = yield from problem.judge(draft, done)
+            problem.commit(draft, verdict, done)
+            yield from problem.hand_over(verdict, done)
+            problem.observe(done)
+            done = yield from problem.consider(done)
+            problem.rounds.append(done)
+        return problem.outcome(problem.rounds)
+    finally:
+        problem.over()
 
 
 def decode_plainly(
@@ -203,6 +206,12 @@ class Speculation(Writing):
         if self.thinking is not None:
             self.thinking.feed(done.tokens)
         self.drafter.observe(self.context, done)
+
+    def over(self) -> None:
+        """Tell those who decide how much to draft that the problem has ended, or was given up."""
+        self.pace.over()
+        if self.pen is not None:
+            self.pen.pace.over()
 
     def consider(self, done: Round) -> Plan[Round]:
         """Let the stopper say whether the thinking is done; return the round, cut where it is closed."""

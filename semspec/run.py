@@ -69,7 +69,7 @@ def _main(arguments: list[str]) -> None:
     several, taken = {"-m", "--multirun"} & set(flags), ""
     if not several:
         overrides, taken = with_recommended(overrides)
-    settled = settle(overrides, brought=True, helped=True)
+    settled = settle(overrides, brought=True, helped=not several)  # a sweep does it job by job
     overrides = settled.arguments
     own = [o for o in overrides if o.startswith("sweep=")]
     if own and not several:
@@ -88,7 +88,7 @@ def _main(arguments: list[str]) -> None:
     if several:
         if others := [f for f in flags if f.startswith("-") and f not in several]:
             raise UserError(f"{others[0]} cannot be used with -m: leave one of them out")
-        sys.exit(sweep.main(overrides, settled.unnamed()))
+        sys.exit(sweep.main(overrides))
     if taken and not flags:
         open_console(quiet=quiet).say(taken, "dim")
     sys.argv[1:] = [*flags, *overrides]

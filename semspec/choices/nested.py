@@ -1,4 +1,4 @@
-"""Nested drafts and salvage, where nothing is said of either: both make rules for steps faster and change no law."""
+"""``nested=lm salvage=true``, where the command line gives neither: both make rules for steps faster and change no law."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from semspec.choices.presets import given_options, is_yes
 from semspec.choices.trial import refusal
 from semspec.config import defaults
 
-SAID = {"salvage", "nested", "nested_accept", "nested_length", "ahead", "experiment", "inside", "engine.inside"}  # fmt: skip
+# options that say something of them; costs= is to repeat what another run has written
+SAID = {"salvage", "nested", "nested_accept", "nested_length", "ahead", "experiment", "inside", "engine.inside", "costs"}  # fmt: skip
 HELP = ("nested=lm", "salvage=true")
 WHY = (
     "the small model also drafts what the target writes, losslessly, and what the target's law allows is kept of rejected"
@@ -19,10 +20,10 @@ WHY = (
 
 
 def choose_nested(arguments: Sequence[str], brought: bool = False) -> Choice | None:
-    """Return nested drafts by the draft's own model, with salvage; None where something is said of either.
+    """Return ``nested=lm``, which goes with ``salvage=true``; None where an option of either is given, or they cannot be used.
 
-    They go with drafts that follow what they cost (``adaptive=true``), by whole steps, of a small model, for rules and
-    engines that can do both in every run of a sweep (docs/measurements/step_level.md has what they bring).
+    They go with drafts whose number follows what they cost (``adaptive=true``), by whole steps, of a small model, where rule and
+    engine can do both (docs/measurements/step_level.md has what they bring).
     """
     given = given_options(arguments)
     if SAID & {*given, *(name.partition(".")[0] for name in given)}:

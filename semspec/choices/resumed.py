@@ -1,4 +1,4 @@
-"""Drafts of fixed lengths, and drafts without help: where a run's folder was begun so, or a seed's text is promised to repeat itself."""
+"""``adaptive=false`` and ``salvage=false``, where a folder was begun so by a version with other defaults, or one seed has to give one text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ def repeatable(arguments: Sequence[str]) -> list[str]:
 
 def as_begun(arguments: Sequence[str]) -> list[str]:
     """Add what the run's folder was begun with by a version that had other defaults: ``adaptive=false``, or no nested drafts."""
+    folder = given_options(arguments).get("hydra.run.dir", "").strip("'\"")
+    return begun_with(arguments, RunFolder(folder).config if folder else None)
+
+
+def begun_with(arguments: Sequence[str], known: object) -> list[str]:
+    """Add the same for a run whose recorded configuration is known."""
     given = given_options(arguments)
-    folder = given.get("hydra.run.dir", "").strip("'\"")
-    known = RunFolder(folder).config if folder else None
     if not isinstance(known, dict):
         return list(arguments)
     steady = "adaptive" not in given and known.get("adaptive") is False

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from semspec.choices.choice import Choice
 from semspec.choices.engine import choose_engine, with_engine
 from semspec.choices.names import full_names
-from semspec.choices.nested import HELP, choose_nested, with_nested
+from semspec.choices.nested import choose_nested, with_nested
 from semspec.choices.rule import choose_rule, with_rule
 
 
@@ -24,10 +24,6 @@ class Settled:
     def choices(self) -> list[Choice]:
         """List what was chosen."""
         return [one for one in (self.engine, self.rule, self.nested) if one is not None]
-
-    def unnamed(self) -> list[str]:
-        """Return the options after which nothing is named: those that only make a run faster."""
-        return [option.partition("=")[0] for option in HELP] if self.nested else []
 
 
 def settle(

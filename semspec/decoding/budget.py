@@ -322,6 +322,9 @@ class Adaptive:
 
     # ---- after a round ---------------------------------------------------------------------------
 
+    def over(self) -> None:
+        self._ledger.over()
+
     def observe(self, done: Round) -> None:
         economy, tokens = self.economy, done.tokens
         if self._ledger.rounds % REFRESH == REFRESH - 1:

@@ -114,6 +114,9 @@ class AdaptiveSteps:
     def alone(self, left: int) -> int:
         return self._alone
 
+    def over(self) -> None:
+        """Do nothing: what steps cost is what was predicted."""
+
     def observe(self, done: Round) -> None:
         economy = self.economy
         if done.handed_ends:

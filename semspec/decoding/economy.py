@@ -69,7 +69,7 @@ class Economy:
             return self
         own = copy.copy(self)
         own.beliefs, own.lengths = copy.deepcopy(self.beliefs), list(self.lengths)
-        own.banks = dict(self.banks)
+        own.banks, own.experience = dict(self.banks), copy.copy(self.experience)
         return own
 
     @property
@@ -142,7 +142,9 @@ class Economy:
         self.spent = RATE * self.spent + spent
         self.gained = RATE * self.gained + gained
         self.experience.old += gained
-        self.bank = max(self.bank, min(self.bank + EXPLORE * gained, ALLOWANCE))
+        # up to what it takes to wake a drafter: a first time that was slow is not the last one
+        most = ALLOWANCE + self.experience.waking
+        self.bank = max(self.bank, min(self.bank + EXPLORE * gained, most))
 
     def looked(self, found: bool, alone: int) -> None:
         """Count a question to a drafter that looks things up, and the tokens that are written if it has found nothing."""
@@ -163,8 +165,9 @@ class Economy:
     def affords(self, loss: float, waking: float = 0.0, deposit: float = 0.0) -> bool:
         """Tell whether something may be tried that is expected to lose so much; it is then paid for.
 
-        What is expected to gain may be tried unless drafts have really lost more than the next ones would bring back.
-        ``waking``: what its drafter needs beforehand, once. ``deposit``: what is paid at least.
+        What is expected to gain (``loss`` is not above 0) may be tried unless drafts owe more than so large a gain would pay back
+        in ``HORIZON`` rounds. ``waking``: plain tokens that its drafter needs first, once, to read what it has not seen.
+        ``deposit``: plain tokens that are paid at least, until it is known what the try has really lost.
         """
         if loss <= 0:
             return self.bank - waking >= HORIZON * loss
@@ -200,6 +203,9 @@ class Economy:
         if self.gained <= 0:
             raise ValueError("gained is not above 0")
         # tables of before semspec counted it have none
-        self.experience = Experience.of(told.get("experience", {}))
+        experience = told.get("experience", {})
+        if not isinstance(experience, Mapping):
+            raise ValueError(f"experience is {experience}")
+        self.experience = Experience.of(experience)
         self.lengths = [int(length) for length in told["lengths"]]
         self.beliefs = Beliefs.of(told["beliefs"], self.beliefs.first)

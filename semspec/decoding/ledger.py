@@ -1,8 +1,9 @@
 """The account of one problem: what its rounds have taken, held against the plain tokens in whose place they stand.
 
 Where the clock is known, and no other problem shares the passes, what a round has lost or gained is what its seconds
-say; elsewhere it is what was predicted. Where others share them, a draft is held against the clock as well: in lockstep a try waits for
-the slices that the others write meanwhile, twice, which no price of a question knows.
+say; elsewhere it is what was predicted. On a server, where others share the passes, a draft is held against the clock as well: it
+waits until the others have written their slices, once before its draft and once before its verdict, and the cost model, which
+knows what single questions take, does not see that.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Ledger:
         default=False, init=False
     )  # in this round its drafter worked for the first time in the run
     _woke: bool = field(default=False, init=False)  # in this round
-    _paid: float = field(default=0.0, init=False)  # beforehand, for this round
+    # beforehand, for this round, and for the next one where that is drafted ahead
+    _paid: float = field(default=0.0, init=False)
     _excess: float = field(default=0.0, init=False)  # of this round, for waking its drafter
     _drafting: float = field(default=0.0, init=False)  # seconds of this round that its draft took
     _since: float | None = field(default=None, init=False)  # when this round began
@@ -40,11 +42,17 @@ class Ledger:
 
     def begin(self) -> None:
         """Begin a round, unless it has begun."""
-        self._paid = self._excess = self._drafting = 0.0
+        self._excess = self._drafting = 0.0
         self._woke = False
         if self._since is None:
             self._since = self.economy.costs.clock
         self._wakings = self.economy.costs.wakings
+
+    def over(self) -> None:
+        """Give back what was paid for a round that was left before its end: its text or its request has ended."""
+        paid, self._paid = self._paid, 0.0
+        if paid:
+            self.economy.settle(paid, 0.0)
 
     @property
     def timed(self) -> bool:
@@ -80,7 +88,7 @@ class Ledger:
         deposit = TRIAL if self.crowded else 0.0
         if not self.economy.affords(loss, waking, deposit):
             return False
-        self._paid = max(loss + waking, deposit) if loss > 0 else 0.0
+        self._paid += max(loss + waking, deposit) if loss > 0 else 0.0
         self._woke, self.asleep = wakes and self.asleep, self.asleep and not wakes
         return True
 
@@ -97,8 +105,10 @@ class Ledger:
     def asked(self, kind: str, units: float, seconds: float, predicted: float) -> None:
         """Take note of what a draft has cost, in seconds, where so many plain tokens were predicted."""
         economy, self._drafting = self.economy, seconds
+        if economy.costs.fixed:
+            return
         known = economy.costs.curve(economy.who, kind, economy.company)
-        if known is None and not economy.warm and not economy.costs.fixed:
+        if known is None and not economy.warm:
             economy.warm = self._cold = True  # its first work says nothing about what is to come
         elif self._waited and (known or economy.model) and economy.token:
             self._excess = max(seconds / economy.token - predicted, 0.0)
@@ -114,22 +124,31 @@ class Ledger:
         """
         self.rounds += 1
         economy, since, now = self.economy, self._since, self.economy.costs.clock
-        tokens, cold = len(done.tokens), self._cold
+        tokens, cold, paid = len(done.tokens), self._cold, self._paid
+        self._paid = 0.0
         self._since, self._cold = None, False
         if since is None or now is None:
             economy.went(predicted, tokens)
             return
         if not self.timed:
             economy.went(predicted, tokens)
-            # a draft that is to pay waits for those who write, and says nothing of drafts in each place
-            known = self._paid or not economy.costs.mixed
-            if self.crowded and done.drafted and self.rounds > 1 and known:
+            if not self.crowded:
+                return
+            if (
+                paid and not done.drafted
+            ):  # nothing came of the question: it has cost all others what it took
+                economy.settle(paid, -economy.company * self._drafting / economy.token)
+                return
+            # A draft that was expected to pay, read in one pass with others who write: its time is theirs as well, and
+            # does not say what drafts take where everybody drafts.
+            known = paid or not economy.costs.mixed
+            if done.drafted and self.rounds > 1 and known:
                 gain = tokens - (now - since) / economy.token
-                if self._paid:  # a try: others have waited for its draft
+                if paid:  # a try: others have waited for its draft
                     gain -= (economy.company - 1) * self._drafting / economy.token
                 else:  # to wake a drafter is paid back by what it drafts later (``affords``), and its waiting is nobody else's loss
                     gain += self._excess
-                economy.settle(self._paid, gain)
+                economy.settle(paid, gain)
             return
         experience, first = economy.experience, self.rounds == 1
         unseen = not done.drafted and (resting or not self.watches)
@@ -149,4 +168,4 @@ class Ledger:
         economy.went(real, tokens)
         if asked or not unseen:
             gain = tokens - real
-            economy.settle(self._paid, min(gain, 0.0) if first else gain)
+            economy.settle(paid, min(gain, 0.0) if first else gain)

@@ -45,6 +45,10 @@ class Pace(Protocol):
         """Learn from a round."""
         ...
 
+    def over(self) -> None:
+        """Take note that the problem has ended, or was given up, perhaps in the middle of a round."""
+        ...
+
 
 @dataclass(slots=True)
 class Steady:
@@ -71,4 +75,7 @@ class Steady:
         return 1
 
     def observe(self, done: Round) -> None:
+        """Do nothing: the length is fixed."""
+
+    def over(self) -> None:
         """Do nothing: the length is fixed."""

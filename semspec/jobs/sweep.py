@@ -15,12 +15,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from semspec.choices.choice import Choice
+from semspec.choices.nested import choose_nested, with_nested
 from semspec.choices.presets import read_generation_config, with_recommended
+from semspec.choices.resumed import begun_with
 from semspec.config import SHOWN_ONLY, free, parse, recorded
 from semspec.errors import UserError, without_passwords
 from semspec.jobs.experiments import slug
@@ -47,11 +50,10 @@ def name_of(overrides: Sequence[str]) -> str:
     return f"{kept[: LONGEST - 9].rstrip('-.,=')}-{digest}"
 
 
-def plan(overrides: Sequence[str], chosen: Collection[str] = ()) -> list[Job]:
+def plan(overrides: Sequence[str]) -> list[Job]:
     """Return a job for every combination, the last option varying fastest, without repetitions.
 
-    Each has what is recommended for its own target. Options that were ``chosen`` for the user, by name, are in no
-    job's name: the same command finds the same folders where another choice is made.
+    Each has what is recommended for its own target.
     """
     choices: dict[str, list[str]] = {}
     for override in parse(overrides):
@@ -67,14 +69,30 @@ def plan(overrides: Sequence[str], chosen: Collection[str] = ()) -> list[Job]:
     for options in itertools.product(*choices.values()):
         named = [o for o in options if o.partition("=")[0] in varying]
         whole, _ = with_recommended(options, read)
-        jobs.append(Job(name_of(named) if named else _called(options, chosen), tuple(whole)))
+        jobs.append(Job(name_of(named) if named else _called(options), tuple(whole)))
     return jobs
 
 
-def _called(options: Sequence[str], chosen: Collection[str]) -> str:
-    left_out = {*SHOWN_ONLY, *chosen}
-    named = [option for option in options if option.partition("=")[0] not in left_out]
+def _called(options: Sequence[str]) -> str:
+    named = [option for option in options if option.partition("=")[0] not in SHOWN_ONLY]
     return name_of(named or ["default"])
+
+
+def with_nested_drafts(jobs: Sequence[Job], root: Path) -> tuple[list[Job], str]:
+    """Give each job the nested drafts that it would have as a run of its own, and say which have got them.
+
+    What is chosen is in no job's name. A folder that was begun without them goes on without them.
+    """
+    whole, chosen = list[Job](), list[Choice]()
+    for job in jobs:
+        begun = begun_with(job.overrides, RunFolder(root / job.name).config)
+        choice = choose_nested(begun, brought=True)
+        chosen += [choice] if choice else []
+        whole.append(Job(job.name, tuple(with_nested(begun, choice))))
+    if not chosen:
+        return whole, ""
+    count = "" if len(chosen) == len(jobs) else f" in {len(chosen)} of {len(jobs)} jobs"
+    return whole, f"{chosen[0]}{count}"
 
 
 def carry_out(
@@ -180,20 +198,20 @@ def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
     console.print(table)
 
 
-def main(overrides: Sequence[str], chosen: Collection[str] = ()) -> int:
-    """Run a sweep, whose options have been checked, from the command line; return the exit code.
-
-    ``chosen``: the names of options that are not the user's own, after which no folder is named.
-    """
+def main(overrides: Sequence[str]) -> int:
+    """Run a sweep, whose options have been checked, from the command line; return the exit code."""
     given, rest = take(overrides, ("sweep", "hydra.sweep.dir"))
     for name, folder in given.items():
         if not folder.strip():
             raise UserError(f"{name}= is empty: name a folder")
     hydra_ones, plain = split_hydra(rest)
     launcher, options = options_of(hydra_ones)
-    jobs = plan(plain, chosen)
-    root = Path([f"runs/sweep_{_called(plain, chosen)}", *given.values()][-1])
+    jobs = plan(plain)
+    root = Path([f"runs/sweep_{_called(plain)}", *given.values()][-1])
+    jobs, told = with_nested_drafts(jobs, root)
     console = open_console(quiet=_quiet(jobs))
+    if told:
+        console.say(told)
     try:
         carry_out(jobs, root, console, launcher, options)
     except KeyboardInterrupt:

@@ -3,8 +3,8 @@
 A draft stays unread where the draft model was sure of each token of each step: the lowest log-probability, which comes with
 the draft, reaches ``sure``. Else the target reads all of it, and those steps stay whose lowest log-probability under the target reaches
 ``threshold`` (``accept=logprob``). With a calibration both thresholds follow from the risk that is asked of all accepted steps together,
-whoever let them pass (``calibration.cascade``); there a step of which the draft is sure stays in a draft that is read, too, since that is
-what was certified.
+whoever let them pass (``calibration.cascade``). With a calibration a step of which the draft was sure stays even where the target has read it and finds it
+unlikely: the risk was certified that way.
 """
 
 from __future__ import annotations

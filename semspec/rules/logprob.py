@@ -98,6 +98,9 @@ class LogProb(Certifiable):
     certify: ClassVar[Callable[..., Certified]] = staticmethod(certify)
     certified: ClassVar[Certified | None] = None  # once bound, with a calibration
     chosen: ClassVar[Chosen | None] = None  # once measured
+    scale: ClassVar[float | None] = (
+        None  # of a request's threshold: the temperature of the server's own, measured one
+    )
     why: ClassVar[str] = ""  # once there was something to measure: where its threshold is from
 
     @classmethod
@@ -122,6 +125,8 @@ class LogProb(Certifiable):
         """Return what it reads of a draft: log-probabilities at the temperature that the threshold is for."""
         if self.chosen is not None:
             return Read(What.LOGPROBS, temperature=self.chosen.temperature)
+        if self.scale is not None:
+            return Read(What.LOGPROBS, temperature=self.scale)
         # the constant is for temperature 1
         at = 1.0 if AUTO in (self.threshold, self.score_temperature) else self.score_temperature
         return Read(What.LOGPROBS, temperature=float(at))
@@ -135,6 +140,9 @@ class LogProb(Certifiable):
 
         Where that cannot be done, the constant stands, and ``origin`` says so.
         """
+        standing = bench.standing.chosen if isinstance(bench.standing, LogProb) else None
+        if standing and self.threshold != AUTO and self.score_temperature == AUTO:
+            return self.bound(scale=standing.temperature)
         if self.calibration is not None or self.threshold != AUTO or not bench.drafts:
             return self
         if bench.recorded is not None:
@@ -157,15 +165,22 @@ class LogProb(Certifiable):
         when = "before"
         if known is None:
             when, known = "now", self._made(bench, at)
-            if known is None and isinstance(bench.standing, LogProb) and bench.standing.chosen:
+            if (
+                known is None
+                and standing
+                and self.score_temperature in (AUTO, standing.temperature)
+            ):
+                assert bench.standing is not None
                 # nearer to this pair's than a constant is
-                return self.bound(chosen=bench.standing.chosen, why=bench.standing.why)
+                return self.bound(chosen=standing, why=bench.standing.origin())
             if known is None:
                 why = (
                     "nothing may be measured"
                     if not self.warm_up
                     else "too few steps were drafted to measure one"
                 )
+                if self.score_temperature not in (AUTO, 1):
+                    why += ", and the constant is for temperature 1, whatever accept.score_temperature= says"
                 return self.bound(why=f"{_uncalibrated(THRESHOLD)}: {why}")
             try:
                 known.save(place)

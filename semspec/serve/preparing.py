@@ -55,13 +55,14 @@ class Desk:
         base = self._scheduler.solver
         assert base is not None
         count = request.n or 1
-        form = self._form(base, request)
-        prompts = self._prompts(base, request)
-        if count * len(prompts) > self._settings.most_choices:
+        asked = len(request.prompts) if isinstance(request, CompletionRequest) else 1
+        if count * asked > self._settings.most_choices:  # before any of them is read
             which = "n" if count > 1 else "prompt"
             raise refused(
                 which, f"asks for more than {self._settings.most_choices} choices at a time"
             )
+        form = self._form(base, request)
+        prompts = self._prompts(base, request)
         constraining = isinstance(base.engines["target"], Constraining)
         if request.held_by is not None and not constraining:
             raise refused(request.held_by, f"{ENGINE_LACKS}: {WAYS_OUT[request.held_by]}")

@@ -227,7 +227,7 @@ def test_the_rule_that_was_chosen_and_why_is_printed(
         return capsys.readouterr().out
 
     monkeypatch.setattr(
-        sweep, "main", lambda overrides, chosen: 0
+        sweep, "main", lambda overrides: 0
     )  # what it does itself is tested elsewhere
 
     assert "rule: semantic_plus (embedded/probe-tiny-target-plus is a probe of" in first_lines()

@@ -15,7 +15,7 @@ from semspec.decoding.costs import Costs
 from semspec.decoding.pace import Steady
 from semspec.decoding.plans import together
 from semspec.drafters._base import DraftSessionBase
-from semspec.driver import Driver, Timed
+from semspec.driver import SPARED, Driver, Timed
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.errors import UserError
 from semspec.loop import Speculation, speculate
@@ -234,3 +234,26 @@ def test_drafts_come_first_where_others_wait_for_the_target() -> None:
     list(Driver(engines, costs).run(given, 2))  # type: ignore[arg-type]
     assert asked == [("draft", [0]), ("draft", [0]), ("target", [0, 1])]
     assert not costs.mixed
+
+
+def test_who_waits_for_the_target_is_not_kept_waiting_by_drafts() -> None:
+    """Some rules ask the small model again and again, as long as it is sure."""
+    ended: list[int] = []
+
+    def drafts_on(context: Context) -> Plan[int]:
+        for _ in range(100):
+            yield from write("draft", context, random.Random(0), 1)
+        return 0
+
+    def writes(context: Context) -> Plan[int]:
+        yield from write("target", context, random.Random(1), 1)
+        return 1
+
+    contexts = [Context(key, [0, 1]) for key in range(2)]
+    given = [(contexts[0], drafts_on(contexts[0])), (contexts[1], writes(contexts[1]))]
+    for turns, done in enumerate(Driver(Toy().models()).turns(given, 2)):
+        if done is not None:
+            ended.append(done.value)
+            if done.value == 1:
+                assert turns <= SPARED + 2
+    assert ended == [1, 0]

@@ -101,9 +101,7 @@ def test_why_it_is_not_sglang_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_run_prints_the_choice(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        sweep, "main", lambda overrides, chosen: 0
-    )  # it is told before the first run
+    monkeypatch.setattr(sweep, "main", lambda overrides: 0)  # it is told before the first run
     shown = {(): True, ("engine=auto",): True, ("engine=hf",): False, ("quiet=true",): False}
     for options, told in shown.items():
         with pytest.raises(SystemExit):

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from semspec.decoding.economy import ALLOWANCE, DEBT, TRIAL, Economy
+from semspec.decoding.economy import ALLOWANCE, DEBT, EXPLORE, TRIAL, Economy
 from semspec.decoding.ledger import Ledger
 from semspec.types import Answer, Context, Generate, Query, Round, Sampling
 from tests.support.costs import table
@@ -85,6 +85,60 @@ def test_a_draft_among_those_who_write_says_nothing_of_drafts_in_each_place() ->
     one.costs.mixed = False
     assert passed(ledger, 20, tried())
     assert one.bank < before - 18
+
+
+def test_a_question_that_finds_nothing_costs_what_it_took_and_not_the_deposit() -> None:
+    one = economy(load=4)
+    ledger = Ledger(one)
+    passed(ledger, 16, plain())
+    before = one.bank
+    ledger.begin()
+    assert ledger.affords(0.01, False)
+    ledger.asked("ask", 1, 0.1 * one.token, 0.1)
+    now = one.costs.clock
+    assert now is not None
+    one.costs.answered(now + 20 * one.token)
+    ledger.close(plain(), 1.0, True, True)
+    earned = EXPLORE * 16
+    assert one.bank == pytest.approx(
+        before - 4 * 0.1 + earned
+    )  # a tenth of a token, for each of four
+
+
+def test_a_try_that_is_left_before_its_end_is_given_back() -> None:
+    one = economy(load=4)
+    ledger = Ledger(one)
+    passed(ledger, 16, plain())
+    before = one.bank
+    ledger.begin()
+    assert ledger.affords(0.5, True) and one.bank == before - TRIAL
+    ledger.over()  # its client has gone
+    assert one.bank == before
+    ledger.over()
+    assert one.bank == before
+
+
+@pytest.mark.parametrize("load", [1, 4])
+def test_a_drafter_that_was_slow_once_is_woken_again(load: int) -> None:
+    one = economy(load)
+    one.experience.woke(200.0)  # the machine has paused in its first draft
+    assert not Ledger(one).affords(-1.5, True)
+    for _ in range(1000):
+        one.went(50.0, 50)
+    again = Ledger(one)
+    assert again.affords(-1.5, True)
+    one.experience.woke(4.0)
+    assert one.experience.waking == 102
+
+
+def test_a_recorded_table_does_not_hear_of_the_clock() -> None:
+    one = economy(load=0, fixed=True)
+    own = one.opened()
+    ledger = Ledger(own)
+    ledger.begin()
+    assert ledger.affords(0.5, True)
+    ledger.asked("ask", 1, 1000.0, 0.05)
+    assert own.experience.waking == 0 and own.experience is not one.experience
 
 
 def test_drafts_that_gain_among_others_earn_more() -> None:

@@ -196,6 +196,19 @@ def test_another_temperature_takes_what_was_measured_for_the_servers_own(cache: 
     assert server.chosen is not None and rule.level == server.level != THRESHOLD
     assert rule.read == server.read and rule.origin() == server.origin()
     assert LogProb().measure(replace(asked, standing=LogProb())).level == THRESHOLD
+    other = LogProb(score_temperature=0.3).measure(asked)  # what was measured is of another scale
+    assert other.level == THRESHOLD and other.read.temperature == 1
+    assert "whatever accept.score_temperature= says" in other.origin()
+
+
+def test_a_requests_threshold_is_on_the_scale_of_the_servers_own(cache: Path) -> None:
+    server = LogProb().measure(bench(OWN, DRAFTED)[0])
+    asked, _ = bench([], [], identity={"other": 1}, standing=server)
+    rule = LogProb(threshold=-5.5).measure(asked)
+    assert rule.level == -5.5 and rule.read.temperature == server.read.temperature == 0.6
+    assert LogProb(threshold=-5.5, score_temperature=0.3).measure(asked).read.temperature == 0.3
+    constant = replace(asked, standing=LogProb(threshold=-4))
+    assert LogProb(threshold=-5.5).measure(constant).read.temperature == 1
 
 
 def test_its_budget_ends_it(cache: Path) -> None:

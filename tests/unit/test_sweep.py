@@ -21,7 +21,7 @@ from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.jobs.job import ERROR, Job, say, state_of, work
 from semspec.jobs.launchers import options_of, queued
-from semspec.jobs.sweep import LONGEST, carry_out, name_of, plan
+from semspec.jobs.sweep import LONGEST, carry_out, name_of, plan, with_nested_drafts
 from semspec.report.terminal import Screen
 from semspec.results.records import RunFolder
 from semspec.storage.lock import FolderLock
@@ -50,14 +50,28 @@ def test_names_say_what_varies_and_nothing_else() -> None:
     assert names("seed=range(0,3)") == ["seed=0", "seed=1", "seed=2"]
 
 
-def test_no_folder_is_named_after_what_was_chosen_for_the_user() -> None:
-    settled = settle(["problems=3", "seed=1"], helped=True)
-    assert settled.arguments[-2:] == ["nested=lm", "salvage=true"]
-    jobs = plan(settled.arguments, settled.unnamed())
-    assert [job.name for job in jobs] == ["problems=3,seed=1"]
-    assert "nested=lm" in jobs[0].overrides  # but it is what is run
-    (said,) = plan(["nested=lm", "salvage=true"], settle(["nested=lm", "salvage=true"]).unnamed())
-    assert said.name == "nested=lm,salvage=True"
+def test_each_job_gets_nested_drafts_as_a_run_of_its_own_does(tmp_path: Path) -> None:
+    jobs = plan(["accept=logprob,lookahead", "adaptive=true,false", "problems=3"])
+    whole, told = with_nested_drafts(jobs, tmp_path)
+    assert [job.name for job in whole] == [job.name for job in jobs], (
+        "no folder is named after them"
+    )
+    for job, one in zip(jobs, whole, strict=True):
+        alone = settle(job.overrides, helped=True)
+        assert set(one.overrides) == set(alone.arguments), one.name
+    assert sum("nested=lm" in job.overrides for job in whole) == 1
+    assert told.startswith("nested: lm (") and told.endswith(") in 1 of 4 jobs")
+    said, told = with_nested_drafts(plan(["nested=none"]), tmp_path)
+    assert not told and said[0].overrides == ("nested=none",)
+
+
+def test_a_sweep_that_was_begun_without_nested_drafts_goes_on_without_them(tmp_path: Path) -> None:
+    (job,) = plan([*TINY, "accept=logprob", "salvage=false"])
+    carry_out([Job("begun", job.overrides)], tmp_path, quiet())
+    now = Job("begun", tuple(o for o in job.overrides if not o.startswith("salvage=")))
+    (whole,), told = with_nested_drafts([now], tmp_path)
+    assert not told and "nested=lm" not in whole.overrides
+    carry_out([whole], tmp_path, quiet())  # another configuration would be refused
 
 
 def test_a_sweep_of_no_options_is_called_default() -> None:
