@@ -6,17 +6,20 @@
 Each problem is solved by the target alone and with drafts as a run makes them (``adaptive=true``), one after the other,
 in this process, in an order that alternates, several times. The first problems, from which a run learns what its drafts
 are worth, are counted like all others, but for one that warms up. The prompt's own pass, which both need, is timed by
-itself and left out: texts that were drawn differ in length, and a short one would seem slow. With --cpu the engines'
-own clocks count CPU time, too: what drafts cost is then not what else the machine does. A kill costs one row. Figures go to results/never-slower.json and as tables
-to docs/measurements/never_slower.md, once all rows are there.
+itself: texts that were drawn differ in length, and what is compared is the time from question to answer for texts as long as
+the target's own, and beside it the answer's time alone. With --cpu the engines' own clocks count CPU time, too: what drafts cost
+is then not what else the machine does. A kill costs one row. Figures go to results/never-slower.json and as tables to
+docs/measurements/never_slower.md, once all rows are there.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice, product
 from statistics import median
 from typing import Any
@@ -30,7 +33,7 @@ from semspec.engines.pool import Engines
 from semspec.loading.settled import settle
 from semspec.protocols import BenchmarkProblem
 from semspec.results.code_digest import code_digest
-from semspec.results.metrics import rate_ratio
+from semspec.results.metrics import Interval, rate_ratio, resampled
 from semspec.solver import Solver
 from semspec.storage import provenance
 
@@ -63,6 +66,8 @@ ROOTS = ("Solver", "Solve", "central")
 WARM = 1  # problems that are not counted
 SMALL = 4  # times as many problems for the embedded copier: its answers take a tenth of the target's seconds
 PROMPTS = 3  # times that a prompt is read by itself
+CLOCKS = ("wall", "cpu")
+Groups = Sequence[Mapping[str, float]]
 
 
 def problems_of(text: str, count: int) -> Iterator[BenchmarkProblem]:
@@ -103,10 +108,13 @@ def measured(
         group: dict[str, float] = defaultdict(float)
         for turn in range(given["turns"]):
             order = ("plain", "speculative")[:: -1 if (start // size + turn) % 2 else 1]
+            prompt = {clock: median(one[at] for one in read) for at, clock in enumerate(CLOCKS)}
+            for clock, seconds in prompt.items():
+                group[f"prompt {clock}"] += seconds
             for mode in order:
                 wall, cpu, done = _timed(solver, these, mode)
-                group[f"{mode} wall"] += wall - median(one[0] for one in read)
-                group[f"{mode} cpu"] += cpu - median(one[1] for one in read)
+                group[f"{mode} wall"] += wall - prompt["wall"]
+                group[f"{mode} cpu"] += cpu - prompt["cpu"]
                 group[f"{mode} tokens"] += sum(len(one.outcome.tokens) for one in done)
                 if start < warm or mode == "plain":
                     continue
@@ -138,16 +146,30 @@ def _timed(
     return time.perf_counter() - wall, time.process_time() - cpu, done
 
 
-def speed(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, tuple[float, float] | None]:
-    """Return how many times as fast as the target alone, by seconds a token of all problems, with its interval over problems."""
-    groups = row["groups"]
+def speed(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, Interval | None]:
+    """Return how many times as fast as the target alone a question is answered, with its interval over problems."""
+    return resampled(row["groups"], partial(_from_question_to_answer, clock=clock))
+
+
+def _from_question_to_answer(groups: Groups, clock: str) -> float:
+    """Return the target's own seconds over those with drafts, for texts as long as the target's own."""
+
+    def total(what: str) -> float:
+        return math.fsum(group[what] for group in groups)
+
+    prompts, longer = total(f"prompt {clock}"), total("plain tokens") / total("speculative tokens")
+    return (prompts + total(f"plain {clock}")) / (prompts + longer * total(f"speculative {clock}"))
+
+
+def answer_alone(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, Interval | None]:
+    """Return the same by seconds a token of the answers alone, without the prompt's own pass."""
+    ways = ("speculative", "plain")
     return rate_ratio(
-        [(*_rate(g, "speculative", clock), *_rate(g, "plain", clock)) for g in groups]
-    )
-
-
-def _rate(group: Mapping[str, float], mode: str, clock: str) -> tuple[float, float]:
-    return group[f"{mode} tokens"], group[f"{mode} {clock}"]
+        [
+            tuple(g[f"{way} {what}"] for way in ways for what in ("tokens", clock))
+            for g in row["groups"]
+        ]
+    )  # type: ignore[misc]
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -156,15 +178,15 @@ def text(found: Mapping[str, Any]) -> str:
     temperatures = of["temperatures"]
     speeds = {key: speed(row)[0] for key, row in rows.items()}
     least = min(speeds, key=speeds.__getitem__)
-    below = sum(one < WANTED for one in speeds.values())
-    sure = sum((speed(row)[1] or (0.0, 0.0))[1] < WANTED for row in rows.values())
+    below, sure = _below(list(map(speed, rows.values())))
+    alone, sure_alone = _below(list(map(answer_alone, rows.values())))
     lines = [
-        f"{len(rows)} rows: {below} are below {WANTED:.2f}x, {sure} of them with their whole interval. The least is"
-        f" {speeds[least]:.2f}x ({least}). {of['problems']} problems each ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways, {of['concurrency']} at a time, at most"
+        f"{len(rows)} rows: {below} are below {WANTED:.2f}x, {sure} of them with their whole interval, and the median is {median(speeds.values()):.2f}x. The least is"
+        f" {speeds[least]:.2f}x ({least}). Of the answers alone {alone} are below, {sure_alone} with their whole interval. {of['problems']} problems each ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways, {of['concurrency']} at a time, at most"
         f" {of['tokens']} tokens; {found['provenance']['machine']['cpu']}, one thread.",
         "",
     ]
-    headings = ["", *(f"T = {t:g} [95 %]" for t in temperatures)]
+    headings = ["", *(f"T = {t:g} [95 %] (answers alone)" for t in temperatures)]
     headings += [f"T = {t:g}: rounds with a draft; drafted, kept" for t in temperatures]
     for name, title in TEXTS.items():
         own = [d for d in of["drafters"] if any(f"{d}/{name}/{t:g}" in rows for t in temperatures)]
@@ -174,12 +196,18 @@ def text(found: Mapping[str, Any]) -> str:
     return "\n".join(lines).rstrip("\n")
 
 
+def _below(found: Sequence[tuple[float, Interval | None]]) -> tuple[int, int]:
+    """Count what is below the aim, and what is with its whole interval."""
+    sure = sum(bounds is not None and bounds[1] < WANTED for _, bounds in found)
+    return sum(value < WANTED for value, _ in found), sure
+
+
 def _cells(rows: list[Mapping[str, Any]], name: str) -> list[str]:
     speeds, drafts = [], []
     for row in rows:
         value, bounds = speed(row)
         ends = f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""
-        speeds.append(f"{value:.2f}x{ends}")
+        speeds.append(f"{value:.2f}x{ends} ({answer_alone(row)[0]:.2f}x)")
         count = max(row.get("drafts", 0), 1)
         share = row.get("drafts", 0) / max(row.get("rounds", 0), 1)
         drafts.append(

@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from semspec.results import bound, reuse, stopped
 from semspec.results.attempts import Groups, answers_of, counts_of, mean_of, problem_of, summed
 from semspec.results.step_truth import ACCEPTED, ASKED, LEAST, WRONG
 
 Interval = tuple[float, float]
+T = TypeVar("T")
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % quantile
 SUMMED = tuple(
@@ -106,6 +107,13 @@ def rate_ratio(
         tokens, seconds, others, theirs = (math.fsum(column) for column in zip(*some, strict=True))
         return (tokens / seconds) / (others / theirs)
 
+    return resampled(rows, of, seed=seed, resamples=resamples)
+
+
+def resampled(
+    rows: Sequence[T], of: Callable[[Sequence[T]], float], *, seed: int = 0, resamples: int = 2000
+) -> tuple[float, Interval | None]:
+    """Return a figure of rows, and its 95 % bootstrap interval over them; None for fewer than two."""
     rng = random.Random(seed)
     again = range(resamples if len(rows) > 1 else 0)
     return of(rows), central([of(rng.choices(rows, k=len(rows))) for _ in again])
