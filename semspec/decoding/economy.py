@@ -158,9 +158,14 @@ class Economy:
         if not self.began and self.token and not self.costs.fixed:
             self.began, self.bank = True, max(self.bank, LEARNING / self.token)
 
-    def settle(self, paid: float, gain: float) -> None:
-        """Count what a round has really gained (below 0: lost), in place of what was paid for it beforehand."""
-        self.bank = max(min(self.bank + paid + gain, EARNED), -DEBT)
+    def settle(self, paid: float, gain: float, company: int = 0) -> None:
+        """Count what a round has really gained (below 0: lost), in place of what was paid for it beforehand.
+
+        ``company``: that it was paid under, where there are other numbers of problems under way by now.
+        """
+        company = company or self.company
+        bank = self.banks.get(company, self.allowance)
+        self.banks[company] = max(min(bank + paid + gain, EARNED), -DEBT)
 
     def affords(self, loss: float, waking: float = 0.0, deposit: float = 0.0) -> bool:
         """Tell whether something may be tried that is expected to lose so much; it is then paid for.

@@ -35,6 +35,7 @@ class Ledger:
     _woke: bool = field(default=False, init=False)  # in this round
     # beforehand, for this round, and for the next one where that is drafted ahead
     _paid: float = field(default=0.0, init=False)
+    _paid_under: int = field(default=0, init=False)  # the number of problems under way then
     _excess: float = field(default=0.0, init=False)  # of this round, for waking its drafter
     _drafting: float = field(default=0.0, init=False)  # seconds of this round that its draft took
     _since: float | None = field(default=None, init=False)  # when this round began
@@ -52,7 +53,7 @@ class Ledger:
         """Give back what was paid for a round that was left before its end: its text or its request has ended."""
         paid, self._paid = self._paid, 0.0
         if paid:
-            self.economy.settle(paid, 0.0)
+            self.economy.settle(paid, 0.0, self._paid_under)
 
     @property
     def timed(self) -> bool:
@@ -88,7 +89,9 @@ class Ledger:
         deposit = TRIAL if self.crowded else 0.0
         if not self.economy.affords(loss, waking, deposit):
             return False
-        self._paid += max(loss + waking, deposit) if loss > 0 else 0.0
+        if loss > 0:
+            self._paid += max(loss + waking, deposit)
+            self._paid_under = self.economy.company
         self._woke, self.asleep = wakes and self.asleep, self.asleep and not wakes
         return True
 
@@ -134,10 +137,10 @@ class Ledger:
             economy.went(predicted, tokens)
             if not self.crowded:
                 return
-            if (
-                paid and not done.drafted
-            ):  # nothing came of the question: it has cost all others what it took
-                economy.settle(paid, -economy.company * self._drafting / economy.token)
+            where = self._paid_under if paid else economy.company
+            if paid and not done.drafted:
+                # nothing came of the question: it has cost all others what it took
+                economy.settle(paid, -economy.company * self._drafting / economy.token, where)
                 return
             # A draft that was expected to pay, read in one pass with others who write: its time is theirs as well, and
             # does not say what drafts take where everybody drafts.
@@ -148,7 +151,7 @@ class Ledger:
                     gain -= (economy.company - 1) * self._drafting / economy.token
                 else:  # to wake a drafter is paid back by what it drafts later (``affords``), and its waiting is nobody else's loss
                     gain += self._excess
-                economy.settle(paid, gain)
+                economy.settle(paid, gain, where)
             return
         experience, first = economy.experience, self.rounds == 1
         unseen = not done.drafted and (resting or not self.watches)

@@ -105,6 +105,22 @@ def test_a_question_that_finds_nothing_costs_what_it_took_and_not_the_deposit() 
     )  # a tenth of a token, for each of four
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_what_was_paid_under_one_load_is_settled_there(left: bool) -> None:
+    one = economy(load=4)
+    ledger = Ledger(one)
+    passed(ledger, 16, plain())
+    ledger.begin()
+    assert ledger.affords(0.5, True)
+    one.costs.load = 2  # others have ended meanwhile
+    before = one.bank
+    if left:
+        ledger.over()
+    else:
+        ledger.close(tried(), 1.0, True, True)
+    assert one.bank == pytest.approx(before) and one.banks[4] > 7
+
+
 def test_a_try_that_is_left_before_its_end_is_given_back() -> None:
     one = economy(load=4)
     ledger = Ledger(one)
