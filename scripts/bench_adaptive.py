@@ -60,6 +60,7 @@ TEXTS = {
     "grounded": "Facts quoted from a paragraph",
     "periodic": "A phrase over and over",
 }
+OWN = "synthetic"  # what the embedded pair was trained for; on the others its drafts are hardly ever right
 PERIODS = ("a b ", "one two three ", "x=1; ", "Monday ", "to be or not ", "7 + 7 = 14, ")
 WANTED = 0.97  # of the target's own speed, at least
 ROOTS = ("Solver", "Solve", "central")
@@ -86,7 +87,7 @@ def measured(
     name: str, text: str, temperature: float, given: Mapping[str, Any], engines: Engines
 ) -> dict[str, Any]:
     """Solve problems in both ways in turn; return seconds and tokens of each group of them."""
-    copier = ["model=tiny-copier"] * (text != "synthetic" and name in COPYING)
+    copier = ["model=tiny-copier"] * (text != OWN and name in COPYING)
     more = SMALL if copier else 1
     options = [*copier, *DRAFTERS[name], "accept=lossless", "split=token"]
     options += [f"temperature={temperature}", "quiet=true"]
@@ -193,7 +194,27 @@ def text(found: Mapping[str, Any]) -> str:
         if own:
             cells = [_cells([rows[f"{d}/{name}/{t:g}"] for t in temperatures], d) for d in own]
             lines += [f"### {title} (`{name}`)", "", *markdown(headings, cells), ""]
+    others = [name for name in of["texts"] if name != OWN]
+    if len(others) > 1:
+        lines += [f"### {', '.join(f'`{name}`' for name in others)} together", ""]
+        cells = [[d, *(_together(rows, d, others, t) for t in temperatures)] for d in of["drafters"]]  # fmt: skip
+        lines += [*markdown(headings[: 1 + len(temperatures)], cells), ""]
     return "\n".join(lines).rstrip("\n")
+
+
+def _together(
+    rows: Mapping[str, Any], drafter: str, texts: Sequence[str], temperature: float
+) -> str:
+    """Return the cell of a drafter for several texts at once: there is less chance in it than in each by itself."""
+    keys = [f"{drafter}/{text}/{temperature:g}" for text in texts]
+    groups = [group for key in keys if key in rows for group in rows[key]["groups"]]
+    return _spoken({"groups": groups}) if groups else ""
+
+
+def _spoken(row: Mapping[str, Any]) -> str:
+    value, bounds = speed(row)
+    ends = f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""
+    return f"{value:.2f}x{ends} ({answer_alone(row)[0]:.2f}x)"
 
 
 def _below(found: Sequence[tuple[float, Interval | None]]) -> tuple[int, int]:
@@ -205,9 +226,7 @@ def _below(found: Sequence[tuple[float, Interval | None]]) -> tuple[int, int]:
 def _cells(rows: list[Mapping[str, Any]], name: str) -> list[str]:
     speeds, drafts = [], []
     for row in rows:
-        value, bounds = speed(row)
-        ends = f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""
-        speeds.append(f"{value:.2f}x{ends} ({answer_alone(row)[0]:.2f}x)")
+        speeds.append(_spoken(row))
         count = max(row.get("drafts", 0), 1)
         share = row.get("drafts", 0) / max(row.get("rounds", 0), 1)
         drafts.append(
