@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import os
 import subprocess
 import time
@@ -122,8 +123,19 @@ def goes_through(front: Live, lives: tuple[Live, Live]) -> None:
 def same(front: Live, lives: tuple[Live, Live], **fields: Any) -> dict[str, Any]:
     """Return an answer that is the one a server gives directly."""
     told, own = front.chat(seed=3, **fields), lives[0].chat(seed=3, **fields)
-    assert told["choices"] == own["choices"]
+    assert alike(told["choices"], own["choices"]), (told["choices"], own["choices"])
     return told
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Tell whether two parsed answers are the same but for rounding: a prompt that is cached is read in passes of other sizes."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-6)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other)
 
 
 def test_through_nginx_answers_streams_and_errors_are_ours(
