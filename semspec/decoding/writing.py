@@ -10,7 +10,6 @@ from semspec.decoding.pace import Pace
 from semspec.decoding.trim import trim
 from semspec.decoding.witness import Witness
 from semspec.protocols import DraftSession, Kit, Plan, RuleSession
-from semspec.splitters.token import TokenBoundary
 from semspec.types import (
     Answer,
     Context,
@@ -23,6 +22,7 @@ from semspec.types import (
     Room,
     Round,
     Verdict,
+    stops_of,
 )
 
 
@@ -84,7 +84,7 @@ class Writing:
             begun = self.context.tokens[len(self.context) - handover.opened :]
             if any(boundary.feed(token) is not None for token in begun):
                 return  # the text so far already completes the unit
-        if isinstance(boundary, TokenBoundary) and self.pen is None:
+        if stops_of(boundary).cap == 1 and self.pen is None:
             # no end has to be looked for: so many tokens are so many units
             generate = Generate(min(limit, handover.units or 1), grammar=self.grammar)
             yield from self._write_plainly(generate, done)
