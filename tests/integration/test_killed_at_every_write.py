@@ -219,7 +219,8 @@ KILLED = {
     "a certificate": Killed(
         command="certify",
         lines=(
-            "url={URL} prompts={G}/prompts.txt detect=0.3 tokens=3 length=8 budget=4000 out={F}",
+            # it is made some twenty times, and a hundredth of them would call an honest server faulty
+            "url={URL} prompts={G}/prompts.txt detect=0.3 alpha=1e-6 tokens=3 length=8 budget=4000 out={F}",
         ),
         left=verdict,
     ),
