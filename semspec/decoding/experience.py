@@ -45,7 +45,7 @@ class Experience:
         """Return how many times as long as predicted rounds with a draft take."""
         if not self.predicted:
             return 1.0
-            # as if some rounds had gone as predicted: a single one says little
+        # as if some rounds had gone as predicted: a single one says little
         return min(max((self.real + SURE) / (self.predicted + SURE), LEAST), MOST)
 
     def wrote(self, seconds: float, tokens: int) -> None:

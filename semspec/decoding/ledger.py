@@ -29,9 +29,8 @@ class Ledger:
     rounds: int = field(default=0, init=False)
     # the drafter has not read what was written since: the prompt, or all of a long rest
     asleep: bool = field(default=True, init=False)
-    _cold: bool = field(
-        default=False, init=False
-    )  # in this round its drafter worked for the first time in the run
+    # in this round its drafter worked for the first time in the run
+    _cold: bool = field(default=False, init=False)
     _woke: bool = field(default=False, init=False)  # in this round
     # beforehand, for this round, and for the next one where that is drafted ahead
     _paid: float = field(default=0.0, init=False)

@@ -29,11 +29,16 @@ def passed(ledger: Ledger, tokens: float, done: Round, loss: float = 0.0) -> boo
     """Let a round take the time of so many plain tokens; return whether its draft was afforded."""
     ledger.begin()
     drafted = not done.drafted or ledger.affords(loss, True)
+    closed(ledger, tokens, done, bool(done.drafted))
+    return drafted
+
+
+def closed(ledger: Ledger, tokens: float, done: Round, asked: bool = True) -> None:
+    """Let a round end that has taken the time of so many plain tokens."""
     clock = ledger.economy.costs.clock
     if clock is not None:
         ledger.economy.costs.answered(clock + tokens * ledger.economy.token)
-    ledger.close(done, 1.0, bool(done.drafted), True)
-    return drafted
+    ledger.close(done, 1.0, asked, True)
 
 
 def plain() -> Round:
@@ -66,10 +71,7 @@ def test_a_try_is_charged_what_the_others_wait_for_its_draft() -> None:
     assert one.bank == before - TRIAL  # until it is known: another try would not be afforded now
     assert not Ledger(one).affords(0.5, True)
     ledger.asked("ask", 1, 2 * one.token, 0.05)
-    now = one.costs.clock
-    assert now is not None
-    one.costs.answered(now + 5 * one.token)
-    ledger.close(tried(), 1.0, True, True)
+    closed(ledger, 5, tried())
     # four of its own, and two for each of the three others
     assert before - 10.1 < one.bank < before - 9.9
 
@@ -95,10 +97,7 @@ def test_a_question_that_finds_nothing_costs_what_it_took_and_not_the_deposit() 
     ledger.begin()
     assert ledger.affords(0.01, False)
     ledger.asked("ask", 1, 0.1 * one.token, 0.1)
-    now = one.costs.clock
-    assert now is not None
-    one.costs.answered(now + 20 * one.token)
-    ledger.close(plain(), 1.0, True, True)
+    closed(ledger, 20, plain())
     earned = EXPLORE * 16
     assert one.bank == pytest.approx(
         before - 4 * 0.1 + earned
