@@ -52,8 +52,9 @@ CHAT_TEMPLATE = """\
 {{- '<|im_start|>assistant\\n<think>\\n' -}}
 {%- endif -%}
 """
-# of chains that make mistakes, doubt, check and go back, as reasoning models' do (--doubting)
-DOUBTING = world.Style(recap=0.15, mistake=0.12, late=0.3, check=0.12, review=0.55)
+# of chains that make mistakes, doubt, check and go back, as reasoning models' do (--doubting); they review at
+# length, and often leave the answer to be looked up, so that thinking can be too long and can be cut short
+DOUBTING = world.Style(recap=0.15, mistake=0.12, late=0.3, check=0.12, review=0.85, unstated=0.5)
 Row = tuple[str, ...]
 """Parts of a text: the first is given, the second is learned, the third is given, and so on."""
 CONNECTIVES = ("gives", "makes", "leaves", "is", "so", "obtain", "get")

@@ -31,6 +31,7 @@ class Style:
     late: float = 0.3  # of a mistake that is noticed one value later only
     check: float = 0.0  # of counting a value once more
     review: float = 0.0  # of counting one more value once more before the answer, again and again
+    unstated: float = 0.0  # of ending without the step that names the answer: it has to be looked up
 
 
 PLAIN = Style()
@@ -214,7 +215,8 @@ class Domain(ABC):
                 write("recap", u=u, p=values[u], v=v, r=values[v])
         while style.review and rng.random() < style.review:
             write_value(rng.choice(lines), values, "check")
-        write("final", t=problem.target, r=problem.answer)
+        if not (style.unstated and rng.random() < style.unstated):
+            write("final", t=problem.target, r=problem.answer)
         return steps
 
     def _result(self, line: Definition, known: Mapping[str, str]) -> str:

@@ -168,6 +168,19 @@ def test_a_chain_that_doubts_takes_every_mistake_back(domain: str, seed: int) ->
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
+def test_an_answer_may_be_left_unstated(domain: str) -> None:
+    rng = random.Random(7)
+    problem = world.DOMAINS[domain].make(rng)
+    ends = set[str]()
+    for _ in range(40):
+        style = world.Style(review=0.5, unstated=0.5)
+        said = [world.meaning(problem, s) for s in world.DOMAINS[domain].solve(rng, problem, style)]
+        assert said[-1] is not None
+        ends.add(said[-1][0])
+    assert ends == {"value", "check", "final"}
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
 def test_a_doubt_of_what_is_right_is_wrong(domain: str) -> None:
     problem, _ = solved(domain, 3)
     name, value = next(iter(problem.values.items()))
