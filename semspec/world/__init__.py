@@ -27,6 +27,7 @@ TASKS: dict[str, Reuse] = {task.name: task for task in (Editing(), Grounded())}
 
 MOST_DEFINITIONS = len(LETTERS) - 1  # each needs a different name
 
+LAST = "final", "close"  # kinds of steps that end the thinking
 THINK_OPEN, THINK_CLOSE, STEP_END = "<think>\n", "\n</think>\n\n", "\n\n"
 
 
@@ -43,15 +44,15 @@ def _kind(problem: Problem) -> Domain | Reuse:
 def meaning(problem: Problem, step: str) -> Meaning | None:
     """Return the meaning of ``step`` in ``problem``'s domain, or None if it cannot be read.
 
-    The tags that open and close the thinking are not part of a step's meaning. But the final step, and
-    no other, closes the thinking, so a step that closes too early or too late has no meaning.
+    The tags that open and close the thinking are not part of a step's meaning. But the last step (the final one, or
+    one that says only that all is known), and no other, closes the thinking, so a step that closes too early or too late has no meaning.
     """
     closes = step.rstrip().endswith("</think>")
     text = step.replace("<think>", "").replace("</think>", "").strip()
     if text == render_answer(problem.answer):
         return ("answer", problem.answer) if not closes else None
     found = _kind(problem).meaning(text)
-    return found if found is not None and (found[0] == "final") == closes else None
+    return found if found is not None and (found[0] in LAST) == closes else None
 
 
 def is_true(problem: Problem, step: Meaning | None) -> bool:
@@ -63,8 +64,8 @@ def is_true(problem: Problem, step: Meaning | None) -> bool:
 def is_next(problem: Problem, before: Sequence[Meaning], step: Meaning | None) -> bool:
     """Return whether ``step`` is true and may follow ``before`` in a solution."""
     if step is not None and step[0] == "answer":
-        return is_true(problem, step) and bool(before) and before[-1][0] == "final"
-    if before and before[-1][0] in ("final", "answer"):
+        return is_true(problem, step) and bool(before) and before[-1][0] in LAST
+    if before and before[-1][0] in (*LAST, "answer"):
         return False
     return _kind(problem).is_next(problem, before, step)
 

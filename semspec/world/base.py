@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 Meaning = tuple[str, ...]
-"""A canonical meaning: its kind ("goal", "start", "value", "recap", "doubt", "check", "final") and what it claims."""
+"""A canonical meaning: its kind ("goal", "start", "value", "recap", "doubt", "check", "close", "final") and what it claims."""
 
 LETTERS = "abcdefghkmnpqrstuvwxyz"  # without i, j, l, o: easily misread
 
@@ -31,7 +31,7 @@ class Style:
     late: float = 0.3  # of a mistake that is noticed one value later only
     check: float = 0.0  # of counting a value once more
     review: float = 0.0  # of counting one more value once more before the answer, again and again
-    unstated: float = 0.0  # of ending without the step that names the answer: it has to be looked up
+    unstated: float = 0.0  # of closing without naming the answer, which then has to be looked up
 
 
 PLAIN = Style()
@@ -48,6 +48,13 @@ CHECKS = [
     "To be sure, we go over it again: {X} makes {v}={r}, just as before.",
     "It is better to look twice: with {X} we get {v}={r} again, which is right.",
     "Let me make certain of {v}: {X} gives {v}={r}, and so nothing has to be changed.",
+]
+
+CLOSINGS = [
+    "All the values are known now, so we can stop here and answer the question.",
+    "We are done with the definitions, and we can go on to the answer.",
+    "This is all that we need to know, so the answer can be given now.",
+    "Nothing has to be changed, so let us answer what we were asked.",
 ]
 
 
@@ -215,7 +222,9 @@ class Domain(ABC):
                 write("recap", u=u, p=values[u], v=v, r=values[v])
         while style.review and rng.random() < style.review:
             write_value(rng.choice(lines), values, "check")
-        if not (style.unstated and rng.random() < style.unstated):
+        if style.unstated and rng.random() < style.unstated:
+            write("close")
+        else:
             write("final", t=problem.target, r=problem.answer)
         return steps
 
@@ -280,6 +289,8 @@ class Domain(ABC):
     def _canonical(self, kind: str, slots: Mapping[str, str]) -> Meaning | None:
         if kind in ("goal", "start", "final"):
             return (kind, *(slots[name] for name in "tvr" if name in slots))
+        if kind == "close":
+            return ("close",)
         if kind == "doubt":
             return ("doubt", slots["v"], slots["r"])
         if kind == "check":
@@ -341,7 +352,7 @@ class Domain(ABC):
             return meaning[1] in problem.names[1:known]
         if kind == "doubt":
             return claimed.get(meaning[1]) == meaning[2]
-        assert kind == "final", kind
+        assert kind in ("final", "close"), kind
         return known == len(problem.names)
 
     def _stand(self, problem: Problem, before: Sequence[Meaning]) -> tuple[int, dict[str, str]]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from semspec.world.base import CHECKS, DOUBTS, Domain, Form, question_pattern
+from semspec.world.base import CHECKS, CLOSINGS, DOUBTS, Domain, Form, question_pattern
 
 MODULUS = 100
 _SLOTS = {
@@ -45,6 +45,7 @@ _FORMS = {
     ],
     "doubt": DOUBTS,
     "check": CHECKS,
+    "close": CLOSINGS,
     "final": [
         "All the values are known now, and therefore the answer to the question is {t}={r}.",
         "This was the last definition in the chain, so we are done and the result is {t}={r}.",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from semspec.world.base import CHECKS, DOUBTS, Domain, Form, question_pattern
+from semspec.world.base import CHECKS, CLOSINGS, DOUBTS, Domain, Form, question_pattern
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 FURTHEST = 9  # days that one line may count
@@ -47,6 +47,7 @@ _FORMS = {
     ],
     "doubt": DOUBTS,
     "check": CHECKS,
+    "close": CLOSINGS,
     "final": [
         "All the days are known now, and therefore the answer to the question is {t}={r}.",
         "This was the last line of the question, so we are done and the result is {t}={r}.",

@@ -168,16 +168,28 @@ def test_a_chain_that_doubts_takes_every_mistake_back(domain: str, seed: int) ->
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_an_answer_may_be_left_unstated(domain: str) -> None:
+def test_a_chain_may_close_without_naming_the_answer(domain: str) -> None:
     rng = random.Random(7)
     problem = world.DOMAINS[domain].make(rng)
     ends = set[str]()
     for _ in range(40):
         style = world.Style(review=0.5, unstated=0.5)
-        said = [world.meaning(problem, s) for s in world.DOMAINS[domain].solve(rng, problem, style)]
-        assert said[-1] is not None
-        ends.add(said[-1][0])
-    assert ends == {"value", "check", "final"}
+        steps = world.DOMAINS[domain].solve(rng, problem, style)
+        parts = world.split_steps(world.render_solution(problem, steps))
+        said = [world.meaning(problem, part) for part in parts]
+        assert all(world.is_next(problem, said[:i], m) for i, m in enumerate(said))  # type: ignore[arg-type]
+        assert said[-1] == ("answer", problem.answer)
+        ends.add(said[-2][0])  # type: ignore[index]
+    assert ends == {"close", "final"}
+
+
+def test_a_chain_closes_only_when_everything_is_known() -> None:
+    problem, steps = solved("residues", 1)
+    before = [said for step in steps[:2] if (said := world.meaning(problem, step)) is not None]
+    closing = world.base.CLOSINGS[0] + world.THINK_CLOSE
+    assert world.meaning(problem, closing) == ("close",)
+    assert not world.is_next(problem, before, ("close",))
+    assert world.meaning(problem, world.base.CLOSINGS[0]) is None
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
