@@ -379,7 +379,6 @@ class Driver:
         if self.costs is not None:
             self.costs.resumed()
             self.costs.answered(time.perf_counter())
-            self.costs.mixed = len({q.generate is None for q in batches.get("target", ())}) > 1
         for one in turn:
             one.model_seconds += max(took[query.model] for query in one.queries)
             resumed = time.perf_counter()

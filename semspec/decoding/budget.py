@@ -100,6 +100,8 @@ class Adaptive:
         elif row := self._ledger.row():
             # nobody reads along: that would cost something
             self._alone, self.resting = row, row > 1
+        elif self._ledger.crowded:
+            self._decide_together()
         elif self.copies:
             self._decide(self.longest, -self.net)
         else:
@@ -114,6 +116,19 @@ class Adaptive:
             self._asked = units
         else:
             self._rest(max(loss, 0.0) + (ledger.waking if wakes else 0.0))
+
+    def _decide_together(self) -> None:
+        """Draft where all do that are under way, else write as they do."""
+        ledger, wakes = self._ledger, not self.copies
+        if row := ledger.together():
+            self._alone, self.resting = row, self.watches
+            ledger.asleep |= row >= SLEEPS
+            return
+        best, self.chain = self.longest, False
+        if wakes:
+            best, _, self.chain = self._best()
+        self._asked = best
+        ledger.wake(wakes)
 
     def _best(self) -> tuple[int, float, bool]:
         """Return the length with the best rate of tokens, what it is expected to lose (plain tokens), and its shape.

@@ -177,8 +177,6 @@ class Costs:
     curves: dict[tuple[str, str, int], Curve] = field(default_factory=dict)
     drafting: float = 0.0  # seconds that drafters have spent since a plan was last resumed
     clock: float | None = None  # when the last answer came, by the driver's clock
-    # some of those who were answered together had drafts read, and others wrote
-    mixed: bool = False
     wakings: int = 0  # times that a draft model read at length what it had not seen, which all others waited for
 
     def add(

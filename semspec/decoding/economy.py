@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from semspec.decoding.beliefs import Beliefs
 from semspec.decoding.costs import ASK, CHAIN, READ, TREE, WATCH, WRITE, Costs
+from semspec.decoding.crowd import Crowd
 from semspec.decoding.experience import Experience
 
 EXPLORE = 0.005  # of the time: what may be lost by drafts that are expected to lose
@@ -25,8 +26,7 @@ LEARNING = 0.005  # seconds that it may lose there in any case
 SELDOM = 0.005  # copies for each token at least, where none was found for long
 EARNED = 128.0  # plain tokens of what drafts have really gained that may be lost again
 HORIZON = 8  # rounds in which what was lost may be expected to come back
-TRIAL = 24.0  # plain tokens that one try is taken to lose under a load, as long as it is not known
-DEBT = TRIAL  # that drafts may owe at most: of what is more, a pause of the machine is the likelier cause
+DEBT = 24.0  # that drafts may owe at most: of what is more, a pause of the machine is the likelier cause
 NET = 0.85  # of what was thought before of the worth of asking, at each new answer
 NUMBERS = ("bank", "net", "nodes", "spent", "gained", "drafted", "written")  # that are recorded
 RATE = 0.98  # of what was counted before of time and tokens, at each new round
@@ -61,6 +61,8 @@ class Economy:
     allowance: float = ALLOWANCE  # what may be lost under a load that was not seen before
     # what may still be lost, by how many problems are under way: what was lost under one load says nothing of another
     banks: dict[int, float] = field(default_factory=dict)
+    crowds: dict[int, Crowd] = field(default_factory=dict)  # by how many problems are under way
+    _size: int = field(default=0, init=False)  # of the one that is under way
     experience: Experience = field(default_factory=Experience)
 
     def opened(self) -> Self:
@@ -85,6 +87,19 @@ class Economy:
     def company(self) -> int:
         """Problems that share a pass at the moment."""
         return self.costs.load or self.together
+
+    def crowd(self, now: float) -> Crowd:
+        """Return what has become of drafts with as many problems under way as there are now."""
+        size = self.company
+        if size != self._size:
+            if self._size in self.crowds:
+                self.crowds[self._size].leave()
+            self._size = size
+            if size not in self.crowds:
+                near = min(self.crowds, key=lambda known: abs(math.log(known / size)), default=0)
+                self.crowds[size] = self.crowds[near].like(size) if near else Crowd(size)
+            self.crowds[size].enter(now)
+        return self.crowds[size]
 
     @property
     def token(self) -> float:
@@ -158,27 +173,21 @@ class Economy:
         if not self.began and self.token and not self.costs.fixed:
             self.began, self.bank = True, max(self.bank, LEARNING / self.token)
 
-    def settle(self, paid: float, gain: float, company: int = 0) -> None:
-        """Count what a round has really gained (below 0: lost), in place of what was paid for it beforehand.
+    def settle(self, paid: float, gain: float) -> None:
+        """Count what a round has really gained (below 0: lost), in place of what was paid for it beforehand."""
+        self.bank = max(min(self.bank + paid + gain, EARNED), -DEBT)
 
-        ``company``: that it was paid under, where there are other numbers of problems under way by now.
-        """
-        company = company or self.company
-        bank = self.banks.get(company, self.allowance)
-        self.banks[company] = max(min(bank + paid + gain, EARNED), -DEBT)
-
-    def affords(self, loss: float, waking: float = 0.0, deposit: float = 0.0) -> bool:
+    def affords(self, loss: float, waking: float = 0.0) -> bool:
         """Tell whether something may be tried that is expected to lose so much; it is then paid for.
 
         What is expected to gain (``loss`` is not above 0) may be tried unless drafts owe more than so large a gain would pay back
         in ``HORIZON`` rounds. ``waking``: plain tokens that its drafter needs first, once, to read what it has not seen.
-        ``deposit``: plain tokens that are paid at least, until it is known what the try has really lost.
         """
         if loss <= 0:
             return self.bank - waking >= HORIZON * loss
         if self.bank < loss + waking:
             return False
-        self.bank -= max(loss + waking, deposit)
+        self.bank -= loss + waking
         return True
 
     def pause(self, loss: float) -> int:

@@ -1,16 +1,14 @@
 """The account of one problem: what its rounds have taken, held against the plain tokens in whose place they stand.
 
 Where the clock is known, and no other problem shares the passes, what a round has lost or gained is what its seconds
-say; elsewhere it is what was predicted. On a server, where others share the passes, a draft is held against the clock as well: it
-waits until the others have written their slices, once before its draft and once before its verdict, and the cost model, which
-knows what single questions take, does not see that.
+say; elsewhere it is what was predicted. On a server, where problems come and go, all of them draft or none does (``crowd``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from semspec.decoding.economy import TRIAL, Economy
+from semspec.decoding.economy import Economy
 from semspec.decoding.experience import ENOUGH, FEW, OUTLIER
 from semspec.types import Round
 
@@ -34,7 +32,6 @@ class Ledger:
     _woke: bool = field(default=False, init=False)  # in this round
     # beforehand, for this round, and for the next one where that is drafted ahead
     _paid: float = field(default=0.0, init=False)
-    _paid_under: int = field(default=0, init=False)  # the number of problems under way then
     _excess: float = field(default=0.0, init=False)  # of this round, for waking its drafter
     _drafting: float = field(default=0.0, init=False)  # seconds of this round that its draft took
     _since: float | None = field(default=None, init=False)  # when this round began
@@ -52,7 +49,7 @@ class Ledger:
         """Give back what was paid for a round that was left before its end: its text or its request has ended."""
         paid, self._paid = self._paid, 0.0
         if paid:
-            self.economy.settle(paid, 0.0, self._paid_under)
+            self.economy.settle(paid, 0.0)
 
     @property
     def timed(self) -> bool:
@@ -62,7 +59,7 @@ class Ledger:
 
     @property
     def crowded(self) -> bool:
-        """True where others come and go beside it, and the clock says what a draft takes among them."""
+        """True where others come and go beside it, and the clock says what drafts bring to all of them."""
         costs = self.economy.costs
         return costs.load > 1 and costs.clock is not None and self.economy.token > 0
 
@@ -81,18 +78,23 @@ class Ledger:
     def affords(self, loss: float, wakes: bool) -> bool:
         """Tell whether a draft may be made that is expected to lose so much, and pay for it beforehand."""
         self.economy.begin()
-        if loss > 0 and self.crowded and not self.rounds:
-            return False  # what it takes cannot be told of a round in which the prompt is read
         waking = self.waking if wakes else 0.0
-        # several could begin a try before it is known what the first one has lost
-        deposit = TRIAL if self.crowded else 0.0
-        if not self.economy.affords(loss, waking, deposit):
+        if not self.economy.affords(loss, waking):
             return False
         if loss > 0:
-            self._paid += max(loss + waking, deposit)
-            self._paid_under = self.economy.company
-        self._woke, self.asleep = wakes and self.asleep, self.asleep and not wakes
+            self._paid += loss + waking
+        self.wake(wakes)
         return True
+
+    def wake(self, wakes: bool = True) -> None:
+        """Take note that this round's draft is going to be made, by a drafter that reads what it has not seen (``wakes``)."""
+        self._woke, self.asleep = wakes and self.asleep, self.asleep and not wakes
+
+    def together(self) -> int:
+        """Return how many tokens are to be written alone, as the others under way do; 0: all draft."""
+        economy, now = self.economy, self.economy.costs.clock
+        assert now is not None
+        return economy.crowd(now).row(now, economy.token)
 
     @property
     def waking(self) -> float:
@@ -134,23 +136,8 @@ class Ledger:
             return
         if not self.timed:
             economy.went(predicted, tokens)
-            if not self.crowded:
-                return
-            where = self._paid_under if paid else economy.company
-            if paid and not done.drafted:
-                # nothing came of the question: it has cost all others what it took
-                economy.settle(paid, -economy.company * self._drafting / economy.token, where)
-                return
-            # A draft that was expected to pay, read in one pass with others who write: its time is theirs as well, and
-            # does not say what drafts take where everybody drafts.
-            known = paid or not economy.costs.mixed
-            if done.drafted and self.rounds > 1 and known:
-                gain = tokens - (now - since) / economy.token
-                if paid:  # a try: others have waited for its draft
-                    gain -= (economy.company - 1) * self._drafting / economy.token
-                else:  # to wake a drafter is paid back by what it drafts later (``affords``), and its waiting is nobody else's loss
-                    gain += self._excess
-                economy.settle(paid, gain, where)
+            if self.crowded:
+                economy.crowd(now).closed(tokens, since, now, economy.token, self.rounds == 1)
             return
         experience, first = economy.experience, self.rounds == 1
         unseen = not done.drafted and (resting or not self.watches)

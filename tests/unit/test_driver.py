@@ -230,10 +230,8 @@ def test_drafts_come_first_where_others_wait_for_the_target() -> None:
     engines = {role: Noting(engine, role) for role, engine in Toy().models().items()}
     contexts = [Context(key, [0, 1]) for key in range(2)]
     given = [(contexts[0], drafted(contexts[0])), (contexts[1], write("target", contexts[1], random.Random(2), 1))]  # fmt: skip
-    costs = Costs()
-    list(Driver(engines, costs).run(given, 2))  # type: ignore[arg-type]
+    list(Driver(engines, Costs()).run(given, 2))  # type: ignore[arg-type]
     assert asked == [("draft", [0]), ("draft", [0]), ("target", [0, 1])]
-    assert not costs.mixed
 
 
 def test_who_waits_for_the_target_is_not_kept_waiting_by_drafts() -> None:

@@ -1,0 +1,144 @@
+"""Drafts for all problems under way, or for none of them: whichever brings more tokens a second, by the clock.
+
+On a server many problems share the passes. A draft among others who write makes all of them wait, which no price of a single question
+shows; and what it gains there says nothing about drafts in every place. So all draft together, for a *trial* of a few rounds, and the tokens
+that come of it are held against those that its time brings where all write. Drafts that gain go on, and are counted again every few rounds. Else
+all write, until what the trial has lost is less than ``EXPLORE`` of the time since.
+
+What a plain token takes where all write grows with the texts. So all write for a moment, and another trial follows, where drafts seem to lose
+after they have gained, and now and then while they gain.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+EXPLORE = 0.005  # of the time: what may be lost by trials
+LOOK = 32  # tokens that each problem writes in a row while all write
+SHORT = 16  # the same, for a moment, where all have drafted
+CHECK = 1024  # tokens of each problem after which that comes in any case
+SETTLED = 16  # tokens of each problem under a load before drafts are tried under it
+ROUNDS = 2  # of each problem, in a trial
+AGAIN = 4  # the same, before drafts that go on are counted again
+LEAST = 16  # rounds of all problems together, in either case
+DEBT = 24.0  # plain tokens of each problem that a trial may have lost at most: of what is more, a pause of the machine is the likelier cause
+SLACK = 0.02  # of their time, by which drafts that go on may have lost before that is no accident
+FADES = 0.995  # of what earlier rows have taken, at each new one
+State = Literal["writing", "gathering", "trial", "drafting"]
+
+
+@dataclass(slots=True)
+class Crowd:
+    """What has become of drafts with so many problems under way."""
+
+    size: int
+    state: State = "writing"
+    gained: bool | None = None  # what the last trial has found, here or under the load before
+    owed: float = 0.0  # plain tokens that trials have lost and that were not made up for since
+    written: float = 0.0  # tokens of all problems while all wrote
+    row_seconds: float = 0.0  # that these took, newer ones counting more; with their tokens
+    row_tokens: float = 0.0
+    _due: float = field(default=0.0, init=False)  # when those who gather have written their rows
+    _began: float = field(default=0.0, init=False)  # rounds that began before then are mixed ones
+    _settling: int = field(default=0, init=False)  # rounds until all draft
+    _gain: float = field(default=0.0, init=False)  # plain tokens, since it was counted last
+    _lost: float = field(
+        default=0.0, init=False
+    )  # the same of a whole trial, waking drafters included
+    _joined: int = field(default=0, init=False)  # rows that began while they gather
+    _drafted: int = field(default=0, init=False)  # tokens of all problems since all wrote
+    _spent: float = field(default=0.0, init=False)  # plain tokens of time in which it was gained
+    _rounds: int = field(default=0, init=False)
+
+    def like(self, size: int) -> Crowd:
+        """Return what is expected of another load before anything is known of it: drafts gain least where many share the passes."""
+        more = size / self.size
+        owed = self.owed * more if self.gained is False and more > 1 else 0.0
+        return Crowd(size, "drafting" if self.gained else "writing", self.gained, owed)
+
+    def token(self, known: float) -> float:
+        """Return the seconds of a plain token where all write; ``known``: as single questions have taken."""
+        return self.row_seconds / self.row_tokens if self.row_tokens else known
+
+    def row(self, now: float, known: float) -> int:
+        """Return how many tokens a problem is to write alone from now on; 0: it is to draft."""
+        if self.state == "writing":
+            if self.owed > 0 or self.written < SETTLED * self.size:
+                return LOOK
+            self._gather(now + LOOK * self.token(known))
+        if self.state == "gathering":
+            self._joined += 1
+            if self._joined == max(1, self.size // 2):
+                self._began = min(
+                    self._began, now
+                )  # rows from here on are hardly kept waiting by drafts
+            left = (self._due - now) / self.token(known)
+            if left >= 1:
+                return min(math.ceil(left), LOOK)
+            self.state, self._lost, self._drafted = "trial", 0.0, 0
+            self._count(now, self.size)
+        return 0
+
+    def _gather(self, due: float) -> None:
+        """Let all write up to the same moment, to draft from there on."""
+        if self.state == "drafting":
+            self._began = math.inf
+        self.state, self._due, self._joined = "gathering", due, 0
+
+    def _count(self, now: float, settling: int = 0) -> None:
+        """Begin to count rounds, once all that are under way began after now."""
+        self._began, self._settling = now, settling
+        self._gain, self._spent, self._rounds = 0.0, 0.0, 0
+
+    def enter(self, now: float) -> None:
+        """Take note that so many problems are under way from now on."""
+        self._count(now)
+
+    def leave(self) -> None:
+        """Take note that another number of problems is under way from now on: a trial is over, and has found nothing."""
+        if self.state in ("gathering", "trial"):
+            lost = self._lost if self.state == "trial" else 0.0
+            self._end(0.0 if self.gained else lost)
+
+    def closed(self, tokens: int, began: float, now: float, known: float, reads: bool) -> None:
+        """Count a round of one of the problems. ``reads``: it has read its prompt as well."""
+        if self.state in ("writing", "gathering"):
+            self.written += tokens
+            self.owed = max(self.owed - EXPLORE * tokens, 0.0)
+            if not reads and began >= self._began:
+                self.row_seconds = FADES * self.row_seconds + now - began
+                self.row_tokens = FADES * self.row_tokens + tokens
+            return
+        if reads or began < self._began:
+            return
+        self._drafted += tokens
+        spent = (now - began) / self.token(known)
+        gain = tokens - spent
+        self._lost -= gain
+        if self._settling:
+            self._settling -= 1
+            if not self._settling:
+                self._count(now)
+            return
+        self._gain += gain
+        self._spent += spent
+        self._rounds += 1
+        trial = self.state == "trial"
+        if self._rounds < max((ROUNDS if trial else AGAIN) * self.size, LEAST):
+            return
+        if trial:
+            self.gained = self._gain >= 0
+        if not self.gained:
+            self._end(self._lost)
+            self._began = now
+            return
+        gains, self.state = self._gain >= -SLACK * self._spent, "drafting"
+        self._count(now)
+        if not gains or self._drafted > CHECK * self.size:
+            self._gather(now + SHORT * self.token(known))
+
+    def _end(self, lost: float) -> None:
+        self.state = "drafting" if self.gained else "writing"
+        self.owed = min(max(lost, 0.0), DEBT * self.size)
