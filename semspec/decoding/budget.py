@@ -31,10 +31,11 @@ UNLIKELY = 0.002  # chance of a node below which no more nodes are looked at
 # tokens of chains in a tree's place, below which they are taken to be as right as the tree
 UNTRIED = 48
 ROUGHLY = 5.0  # times what may be lost: reading along is not known to cost more
-STRIDE = 8  # tokens at most before a drafter that looks things up is asked again
+STRIDE = 8  # tokens at most before a drafter is asked again whose draft was not worth a pass
 SLEEPS = 8  # tokens in a row after which a drafter has much to read
 REFRESH = 8  # rounds after which prices are looked up anew
 SLACK = 1.5  # tokens by which late drafts may have disappointed before that counts
+FAILED = 4.0  # tokens at most by which one draft may have disappointed: it failed in one place
 LATE = 0.995  # of what was kept and expected before, at each token
 SLOWER = 0.98  # of what all problems thought of the worth of asking, at each new answer
 _DEEP = [deep(depth) for depth in range(1, 1025)]
@@ -75,6 +76,7 @@ class Adaptive:
     _hoped: float = field(default=0.0, init=False)
     _hope: float = field(default=0.0, init=False)  # of this round's draft
     _alone: int = field(default=1, init=False)
+    _vain: int = field(default=0, init=False)  # drafts in a row of which nothing was worth a pass
     _asked: int = field(default=0, init=False)  # units, in this round
     _proposal: Proposal | None = field(default=None, init=False)
     _ledger: Ledger = field(init=False)
@@ -333,6 +335,11 @@ class Adaptive:
             elif not sends:
                 self._alone = self._stride()
             economy.looked(bool(sends), self._alone)
+        elif sends:
+            self._vain = 0
+        else:  # it was made for nothing, and the next one may be as well
+            self._vain += 1
+            self._alone = min(1 << self._vain, STRIDE)
         return sorted(nodes) if sends else []
 
     # ---- after a round ---------------------------------------------------------------------------
@@ -356,7 +363,9 @@ class Adaptive:
         fades = LATE ** len(tokens)
         self._kept, self._hoped = fades * self._kept, fades * self._hoped
         if done.drafted:
-            self._kept, self._hoped = self._kept + len(done.kept), self._hoped + self._hope
+            kept = len(done.kept)
+            self._kept += kept
+            self._hoped += min(self._hope, kept + FAILED)
         if self._proposal is not None:
             self._learn(self._proposal, tokens)
 

@@ -14,6 +14,7 @@ from semspec.types import Round
 
 STALE = 96  # tokens after which the price of a plain one is measured again ...
 CLOSE = 0.8  # ... where drafts leave more than this share of the time, or it was measured but a few times
+CLEAR = 0.6  # of the time, below which drafts pay whatever a plain token takes exactly
 WATCHED = 4  # times as many for a drafter that reads along, which has to catch up afterwards
 SELDOM = 16  # times as many tokens after which it is, where drafts pay
 
@@ -70,7 +71,8 @@ class Ledger:
         experience = self.economy.experience
         if not experience.token:
             return ENOUGH if self.rounds else 1  # behind the prompt, whose pass is no token's
-        doubted = self.economy.rate > CLOSE or experience.rows < FEW
+        rate = self.economy.rate
+        doubted = rate > CLOSE or (experience.rows < FEW and rate > CLEAR)
         often = WATCHED if self.watches else 1
         stale = experience.old > STALE * (often if doubted else SELDOM)
         return ENOUGH if stale and self.rounds else 0

@@ -125,6 +125,30 @@ def test_a_text_that_keeps_less_than_others_is_found_out_within_a_few_drafts() -
 # ---- nodes of point masses -------------------------------------------------------------------------
 
 
+def test_one_long_draft_that_fails_at_once_does_not_end_long_drafts() -> None:
+    pace = Adaptive(economy=economy(table(units=0.05, fed=0.02), 0.98), longest=32)
+    assert pace.units() > 16
+    went(pace, drafted(pace, list(range(32))), 0)
+    for _ in range(2):  # a few that are kept, and it drafts at length again
+        went(pace, drafted(pace, list(range(pace.units()))), 32)
+    assert pace.units() > 8
+
+
+def test_a_drafter_whose_drafts_are_not_worth_a_pass_is_asked_less_often() -> None:
+    """Where all drafts gain much, a short one is worth less than a token that the target writes at once."""
+    shared = economy(table(units=0.01, fed=0.4), 0.9)
+    shared.spent, shared.gained = 7.0, 20.0  # a token costs a third of a plain one
+    pace = Adaptive(economy=shared, longest=1, cuts=True)
+    alone = []
+    for _ in range(6):
+        assert pace.units() == 1
+        drafted(pace, [5, 6], [-1, -1], likely=[0.4, 0.3])
+        alone.append(pace.alone(1000))
+        pace.observe(Round(handed=[9] * alone[-1]))
+        shared.spent, shared.gained = 7.0, 20.0
+    assert alone == [2, 4, 8, 8, 8, 8]
+
+
 def closed(parents: list[int]) -> Iterator[tuple[int, ...]]:
     """Every set of nodes that has all its ancestors."""
     every = range(len(parents))
