@@ -120,3 +120,12 @@ def test_drafts_that_follow_the_load_keep_the_law(tmp_path: Path) -> None:
     # some rounds had a draft, and some had none
     assert 0.01 * tokens < drafts and accepted > 0
     assert drafts < 0.9 * (tokens - accepted)
+
+
+@pytest.mark.deep
+def test_drafts_that_all_make_or_none_by_the_clock_keep_the_law() -> None:
+    with serving(*OPTIONS, "adaptive=true", command=COMMAND) as live:
+        assert p_value(live) > 1e-4
+        drafts = live.metric("vllm:spec_decode_num_drafts_total")
+        tokens = live.metric("semspec:generation_tokens_total")
+    assert 0 < drafts < tokens

@@ -2,7 +2,8 @@
 
 Everything but the models is the server's own. The tokenizer is the embedded pair's, of whose tokens the toy
 models know the first five. ``TOY=free``: they are asked as servers are, each question by itself. ``TOY=lost``: so, too,
-and the draft is gone while the file that ``TOY_LOST`` names is there.
+and the draft is gone while the file that ``TOY_LOST`` names is there. With ``adaptive=true`` a straight line of costs stands for the
+questions that a server measures beforehand, which are longer than any text that toy models know.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from pathlib import Path
 
 from semspec.cli import serve
 from semspec.config import RunConfig
+from semspec.decoding.costs import Costs
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.errors import UserError
 from semspec.jobs.options import read_known
 from semspec.registry import register
+from semspec.solver import Solver
 from semspec.types import Answer, Query, Role
+from tests.support.costs import crowded
 from tests.support.pair import configuration
 
 KIND = os.environ.get("TOY", "")
@@ -65,6 +69,11 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, serve.Options]:
     return replace(config, engine=ToyServed()), given
 
 
+def assume(solver: Solver, costs: Costs) -> None:
+    """Take it that drafts gain, with any number of answers under way, until the clock says otherwise."""
+    costs.curves |= crowded(gaining=(1, 2, 4, 8, 16), losing=()).curves
+
+
 if __name__ == "__main__":
-    serve.read = read
+    serve.read, Solver._sweep = read, assume  # type: ignore[method-assign]
     serve.main(sys.argv[1:])
