@@ -330,7 +330,7 @@ class Adaptive:
             worth = (1 + gain - price if sends else 1 - lone) - economy.asking(self._asked)
             self.net = NET * self.net + (1 - NET) * worth
             economy.net = SLOWER * economy.net + (1 - SLOWER) * worth
-            if not sends and self.net <= 0:
+            if not sends and self.net <= 0 and not self._ledger.crowded:
                 self._rest(-self.net)
             elif not sends:
                 self._alone = self._stride()
@@ -339,7 +339,8 @@ class Adaptive:
             self._vain = 0
         else:  # it was made for nothing, and the next one may be as well
             self._vain += 1
-            self._alone = min(1 << self._vain, STRIDE)
+            self._alone = min(1 << min(self._vain, 3), STRIDE)
+            self._ledger.asleep |= self._alone >= SLEEPS
         return sorted(nodes) if sends else []
 
     # ---- after a round ---------------------------------------------------------------------------

@@ -25,6 +25,7 @@ asked of one that grows trees."""
 FEW = 5  # measurements of one size of which the median counts
 MEMORY = 64  # measurements of one size: of more, the older ones fade
 OUTLIER = 3.0  # times what was expected: a longer pass counts as so long
+LEAST_SHARE = 0.25  # of a row's seconds a token: its tokens take no less, whatever beginning it costs
 PREFIX = 8  # tokens fed before the first written one: more are a prompt, and no cost of writing
 
 
@@ -248,7 +249,9 @@ class Costs:
         """Return the seconds of a token that the target writes in a row of many."""
         curve = self.curve("target", WRITE, together)
         if curve is not None and len(curve.points) > 1:
-            return curve.each or curve.at(1)
+            # rows that were measured under other conditions may hardly differ in their seconds
+            longest = max(point.size for point in curve.points.values())
+            return max(curve.each, LEAST_SHARE * curve.at(longest) / longest)
         return self.seconds("target", WRITE, 1, together)
 
     def told(self) -> list[dict[str, Any]]:

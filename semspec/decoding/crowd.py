@@ -22,7 +22,12 @@ CHECK = 1024  # tokens of each problem after which that comes in any case
 SETTLED = 16  # tokens of each problem under a load before drafts are tried under it
 ROUNDS = 2  # of each problem, in a trial
 AGAIN = 4  # the same, before drafts that go on are counted again
-LEAST = 16  # rounds of all problems together, in either case
+LEAST = 64  # rounds of all problems together, in either case: what drafts come to varies from one to the next
+SOON = 16  # the same, of a trial that is clear ...
+CLEARLY = 0.3  # ... by this share of its time
+HOLD = 32  # plain tokens for which another number of problems has to last before it counts
+FEW = 4  # rows, of which later ones may show that the first have found caches cold
+OUTLIER = 3.0  # times what was expected: a longer row counts as so long
 DEBT = 24.0  # plain tokens of each problem that a trial may have lost at most: of what is more, a pause of the machine is the likelier cause
 SLACK = 0.02  # of their time, by which drafts that go on may have lost before that is no accident
 FADES = 0.995  # of what earlier rows have taken, at each new one
@@ -40,6 +45,7 @@ class Crowd:
     written: float = 0.0  # tokens of all problems while all wrote
     row_seconds: float = 0.0  # that these took, newer ones counting more; with their tokens
     row_tokens: float = 0.0
+    _rows: int = field(default=0, init=False)
     _due: float = field(default=0.0, init=False)  # when those who gather have written their rows
     _began: float = field(default=0.0, init=False)  # rounds that began before then are mixed ones
     _settling: int = field(default=0, init=False)  # rounds until all draft
@@ -52,11 +58,13 @@ class Crowd:
     _spent: float = field(default=0.0, init=False)  # plain tokens of time in which it was gained
     _rounds: int = field(default=0, init=False)
 
-    def like(self, size: int) -> Crowd:
-        """Return what is expected of another load before anything is known of it: drafts gain least where many share the passes."""
-        more = size / self.size
-        owed = self.owed * more if self.gained is False and more > 1 else 0.0
-        return Crowd(size, "drafting" if self.gained else "writing", self.gained, owed)
+    def expect(self, other: Crowd) -> None:
+        """Take over what was found under another load, where nothing is known of this one: drafts gain least where many share the passes."""
+        if self.gained is None:
+            more = self.size / other.size
+            self.gained = other.gained
+            self.owed = other.owed * more if other.gained is False and more > 1 else self.owed
+            self.state = "drafting" if other.gained else "writing"
 
     def token(self, known: float) -> float:
         """Return the seconds of a plain token where all write; ``known``: as single questions have taken."""
@@ -85,6 +93,9 @@ class Crowd:
         """Let all write up to the same moment, to draft from there on."""
         if self.state == "drafting":
             self._began = math.inf
+            # what plain tokens took long ago counts less than what they are about to take
+            share = min(1.0, SHORT / 4 * self.size / max(self.row_tokens, 1.0))
+            self.row_seconds, self.row_tokens = share * self.row_seconds, share * self.row_tokens
         self.state, self._due, self._joined = "gathering", due, 0
 
     def _count(self, now: float, settling: int = 0) -> None:
@@ -94,13 +105,16 @@ class Crowd:
 
     def enter(self, now: float) -> None:
         """Take note that so many problems are under way from now on."""
-        self._count(now)
+        self._began = now
 
     def leave(self) -> None:
         """Take note that another number of problems is under way from now on: a trial is over, and has found nothing."""
-        if self.state in ("gathering", "trial"):
-            lost = self._lost if self.state == "trial" else 0.0
-            self._end(0.0 if self.gained else lost)
+        if self.state not in ("gathering", "trial"):
+            return
+        if self.gained:  # whether drafts still gain is found out when there are as many again
+            self._gather(-math.inf)
+        else:
+            self._end(self._lost if self.state == "trial" else 0.0)
 
     def closed(self, tokens: int, began: float, now: float, known: float, reads: bool) -> None:
         """Count a round of one of the problems. ``reads``: it has read its prompt as well."""
@@ -108,8 +122,7 @@ class Crowd:
             self.written += tokens
             self.owed = max(self.owed - EXPLORE * tokens, 0.0)
             if not reads and began >= self._began:
-                self.row_seconds = FADES * self.row_seconds + now - began
-                self.row_tokens = FADES * self.row_tokens + tokens
+                self._wrote(tokens, now - began, self.token(known))
             return
         if reads or began < self._began:
             return
@@ -126,7 +139,10 @@ class Crowd:
         self._spent += spent
         self._rounds += 1
         trial = self.state == "trial"
-        if self._rounds < max((ROUNDS if trial else AGAIN) * self.size, LEAST):
+        enough = max((ROUNDS if trial else AGAIN) * self.size, LEAST)
+        if trial and abs(self._gain) > CLEARLY * self._spent:
+            enough = max(self.size, SOON)
+        if self._rounds < enough:
             return
         if trial:
             self.gained = self._gain >= 0
@@ -138,6 +154,16 @@ class Crowd:
         self._count(now)
         if not gains or self._drafted > CHECK * self.size:
             self._gather(now + SHORT * self.token(known))
+
+    def _wrote(self, tokens: int, seconds: float, token: float) -> None:
+        """Count a row that a problem wrote while all did, where a token was thought to take so many seconds."""
+        if self.row_tokens:
+            seconds = min(seconds, OUTLIER * tokens * token)
+        if self._rows < FEW and seconds < tokens * token:
+            self.row_seconds = self.row_tokens = 0.0
+        self._rows += 1
+        self.row_seconds = FADES * self.row_seconds + seconds
+        self.row_tokens = FADES * self.row_tokens + tokens
 
     def _end(self, lost: float) -> None:
         self.state = "drafting" if self.gained else "writing"

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from semspec.decoding.beliefs import Beliefs
 from semspec.decoding.costs import ASK, CHAIN, READ, TREE, WATCH, WRITE, Costs
-from semspec.decoding.crowd import Crowd
+from semspec.decoding.crowd import HOLD, Crowd
 from semspec.decoding.experience import Experience
 
 EXPLORE = 0.005  # of the time: what may be lost by drafts that are expected to lose
@@ -63,6 +63,7 @@ class Economy:
     banks: dict[int, float] = field(default_factory=dict)
     crowds: dict[int, Crowd] = field(default_factory=dict)  # by how many problems are under way
     _size: int = field(default=0, init=False)  # of the one that is under way
+    _since: float | None = field(default=None, init=False)  # when there began to be more or fewer
     experience: Experience = field(default_factory=Experience)
 
     def opened(self) -> Self:
@@ -89,17 +90,28 @@ class Economy:
         return self.costs.load or self.together
 
     def crowd(self, now: float) -> Crowd:
-        """Return what has become of drafts with as many problems under way as there are now."""
-        size = self.company
-        if size != self._size:
-            if self._size in self.crowds:
-                self.crowds[self._size].leave()
-            self._size = size
-            if size not in self.crowds:
-                near = min(self.crowds, key=lambda known: abs(math.log(known / size)), default=0)
-                self.crowds[size] = self.crowds[near].like(size) if near else Crowd(size)
-            self.crowds[size].enter(now)
-        return self.crowds[size]
+        """Return what has become of drafts with as many problems under way as there are now, if that has lasted for a while."""
+        size, under_way = self.company, self.crowds.get(self._size)
+        if under_way is not None:
+            if size == self._size:
+                self._since = None
+                return under_way
+            self._since = now if self._since is None else self._since
+            if now - self._since < HOLD * self.token:
+                return under_way
+        self.part()
+        found = self.crowds.setdefault(size, Crowd(size))
+        if near := [one for one in self.crowds.values() if one is not found]:
+            found.expect(min(near, key=lambda one: abs(math.log(one.size / size))))
+        found.enter(now)
+        self._size, self._since = size, None
+        return found
+
+    def part(self) -> None:
+        """Take note that those who were under way together are so no more."""
+        if self._size in self.crowds:
+            self.crowds[self._size].leave()
+        self._size, self._since = 0, None
 
     @property
     def token(self) -> float:
@@ -173,9 +185,14 @@ class Economy:
         if not self.began and self.token and not self.costs.fixed:
             self.began, self.bank = True, max(self.bank, LEARNING / self.token)
 
-    def settle(self, paid: float, gain: float) -> None:
-        """Count what a round has really gained (below 0: lost), in place of what was paid for it beforehand."""
-        self.bank = max(min(self.bank + paid + gain, EARNED), -DEBT)
+    def settle(self, paid: float, gain: float, company: int = 0) -> None:
+        """Count what a round has really gained (below 0: lost), in place of what was paid for it beforehand.
+
+        ``company``: that it was paid under, where there are other numbers of problems under way by now.
+        """
+        company = company or self.company
+        bank = self.banks.get(company, self.allowance)
+        self.banks[company] = max(min(bank + paid + gain, EARNED), -DEBT)
 
     def affords(self, loss: float, waking: float = 0.0) -> bool:
         """Tell whether something may be tried that is expected to lose so much; it is then paid for.

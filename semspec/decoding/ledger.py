@@ -33,6 +33,7 @@ class Ledger:
     _woke: bool = field(default=False, init=False)  # in this round
     # beforehand, for this round, and for the next one where that is drafted ahead
     _paid: float = field(default=0.0, init=False)
+    _paid_under: int = field(default=0, init=False)  # the number of problems under way then
     _excess: float = field(default=0.0, init=False)  # of this round, for waking its drafter
     _drafting: float = field(default=0.0, init=False)  # seconds of this round that its draft took
     _since: float | None = field(default=None, init=False)  # when this round began
@@ -42,6 +43,8 @@ class Ledger:
         """Begin a round, unless it has begun."""
         self._excess = self._drafting = 0.0
         self._woke = False
+        if self.economy.costs.load == 1:
+            self.economy.part()
         if self._since is None:
             self._since = self.economy.costs.clock
         self._wakings = self.economy.costs.wakings
@@ -50,7 +53,7 @@ class Ledger:
         """Give back what was paid for a round that was left before its end: its text or its request has ended."""
         paid, self._paid = self._paid, 0.0
         if paid:
-            self.economy.settle(paid, 0.0)
+            self.economy.settle(paid, 0.0, self._paid_under)
 
     @property
     def timed(self) -> bool:
@@ -85,6 +88,7 @@ class Ledger:
             return False
         if loss > 0:
             self._paid += loss + waking
+            self._paid_under = self.economy.company
         self.wake(wakes)
         return True
 
@@ -139,6 +143,8 @@ class Ledger:
         if not self.timed:
             economy.went(predicted, tokens)
             if self.crowded:
+                if paid:  # for when it was alone
+                    economy.settle(paid, 0.0, self._paid_under)
                 economy.crowd(now).closed(tokens, since, now, economy.token, self.rounds == 1)
             return
         experience, first = economy.experience, self.rounds == 1

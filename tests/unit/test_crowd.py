@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
 
-from semspec.decoding.crowd import CHECK, DEBT, LOOK, SETTLED, Crowd
+from semspec.decoding.crowd import CHECK, DEBT, HOLD, LOOK, SETTLED, Crowd
 from semspec.decoding.economy import Economy
 from tests.support.costs import table
 
@@ -118,10 +119,14 @@ def test_a_round_with_a_prompt_is_not_counted() -> None:
 def test_what_is_known_of_one_load_is_expected_of_another() -> None:
     gained, lost = Crowd(8, "drafting", True), Crowd(8, "writing", False, owed=40.0)
     for size in (2, 32):
-        assert gained.like(size).state == "drafting"
-        assert lost.like(size).state == "writing"
-    # what loses under a load loses more under a larger one, and may gain under a smaller one
-    assert lost.like(32).owed == 160 and lost.like(2).owed == 0
+        one, other = Crowd(size), Crowd(size)
+        one.expect(gained)
+        other.expect(lost)
+        assert one.state == "drafting" and other.state == "writing"
+        # what loses under a load loses more under a larger one, and may gain under a smaller one
+        assert other.owed == (160 if size == 32 else 0)
+    lost.expect(gained)  # it knows better
+    assert lost.gained is False
 
 
 def test_a_trial_that_is_left_in_the_middle_has_found_nothing() -> None:
@@ -132,26 +137,107 @@ def test_a_trial_that_is_left_in_the_middle_has_found_nothing() -> None:
     server.run(server.now + 4 * TOKEN)
     crowd.leave()
     assert crowd.state == "writing" and crowd.gained is None and crowd.owed > 0
-    again = Crowd(8, "gathering", True)
+    # drafts that have gained, and are suspected to do so no more, are tried when there are as many again
+    again = Crowd(8, "trial", True)
     again.leave()
-    assert again.state == "drafting"
+    assert again.state == "gathering" and again.row(5.0, TOKEN) == 0 and again.state == "trial"
 
 
-def test_an_economy_keeps_one_for_each_load() -> None:
+def economy(load: int) -> Economy:
     costs = table(together=8)
-    costs.load, costs.fixed = 8, False
-    one = Economy(costs)
+    costs.load, costs.fixed = load, False
+    return Economy(costs)
+
+
+def test_an_economy_keeps_one_for_each_load_that_lasts() -> None:
+    one = economy(8)
     first = one.crowd(0.0)
     first.state, first.gained = "drafting", True
-    assert one.crowd(1.0) is first
-    costs.load = 2
-    assert one.crowd(2.0).state == "drafting" and one.crowd(2.0).size == 2
-    costs.load = 8
-    assert one.crowd(3.0) is first
+    one.costs.load = 2
+    token = one.token
+    assert one.crowd(2.0) is first and one.crowd(2.0 + 0.9 * HOLD * token) is first
+    few = one.crowd(2.1 + HOLD * token)
+    assert few.size == 2 and few.state == "drafting"  # as was found among more
+    one.costs.load = 8
+    token = one.token
+    assert one.crowd(100.0) is few and one.crowd(101.0 + HOLD * token) is first
     # rounds that began under the other load say nothing
+    now = 102.0 + HOLD * token
     for _ in range(200):
-        first.closed(1, 2.5, 20.0, TOKEN, False)
+        first.closed(1, 100.0, now, token, False)
     assert first.state == "drafting"
     for _ in range(200):
-        first.closed(1, 3.0, 20.0, TOKEN, False)
+        first.closed(1, now, now + 20.0 * token, token, False)
     assert first.state == "gathering"
+    one.part()  # but one is left
+    assert one.crowd(now + 1.0) is first and first.row(now + 30.0 * token, token) == 0
+
+
+@pytest.mark.parametrize("every", [5, 20, 40])
+def test_a_load_that_goes_up_and_down_hides_nothing(every: int) -> None:
+    """Twelve problems are counted as sixteen, and eleven as eight."""
+    one, now, tokens, drafted = economy(16), 0.0, 0, 0
+    one.crowd(now).state, one.crowd(now).gained = "drafting", True
+    token = one.token
+    for step in range(40_000):
+        one.costs.load = 16 if (step // every) % 2 else 8
+        crowd = one.crowd(now)
+        row = crowd.row(now, token)
+        took = (row or 10) * token / 12  # the others have their turn meanwhile
+        one.crowd(now + took).closed(row or 5, now - 11 * took, now + took, token, False)
+        now, tokens, drafted = now + took, tokens + (row or 5), drafted + 5 * (not row)
+    assert drafted < 0.2 * tokens
+
+
+@pytest.mark.parametrize("size", [2, 8, 64])
+def test_a_pause_while_all_write_does_not_make_drafts_look_good(size: int) -> None:
+    pauses = [5.0]
+
+    def price(now: float) -> float:
+        if pauses and now > pauses[0]:
+            pauses.pop()
+            return TOKEN + 20.0 / LOOK  # the machine stands still for twenty seconds
+        return TOKEN
+
+    server = Server(Crowd(size, owed=3.0), lambda now: 3.0, kept=2, price=price)
+    server.run(30)
+    assert server.run(400) > 0.97 * plain(size)
+
+
+@pytest.mark.parametrize("size", [2, 8, 32])
+def test_plain_tokens_that_have_become_cheaper_are_noticed(size: int) -> None:
+    server = Server(
+        Crowd(size),
+        lambda now: 4.0 if now < 100 else 6.0,
+        kept=5,
+        price=lambda now: 1.5 * TOKEN if now < 100 else TOKEN,
+    )
+    server.run(100)
+    assert server.crowd.state == "drafting"
+    server.run(300)
+    assert server.run(600) > 0.95 * plain(size)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 64])
+def test_drafts_that_gain_a_little_on_average_are_kept(size: int) -> None:
+    """Lengths that are kept vary: each token with a chance of .8, eight at most."""
+    rng = random.Random(size)
+
+    def kept() -> int:
+        length = 1
+        while length < 9 and rng.random() < 0.8:
+            length += 1
+        return length
+
+    class Varying(Server):
+        @property  # type: ignore[override]
+        def kept(self) -> int:
+            return kept()
+
+        @kept.setter
+        def kept(self, kept: int) -> None:
+            """Take no note: it varies."""
+
+    mean = sum(0.8**i for i in range(9))
+    server = Varying(Crowd(size), lambda now: mean / 1.2, kept=0)
+    assert server.run(600) > 1.13 * plain(size)

@@ -10,7 +10,7 @@ from semspec.decoding.budget import Adaptive
 from semspec.decoding.crowd import LOOK
 from semspec.decoding.economy import DEBT, Economy
 from semspec.decoding.ledger import Ledger
-from semspec.types import Answer, Context, Generate, Query, Round, Sampling
+from semspec.types import Answer, Context, Draft, Generate, Query, Round, Sampling
 from tests.support.costs import table
 
 TOKEN = 0.03  # seconds of a plain token
@@ -58,6 +58,32 @@ def test_debts_are_of_a_load() -> None:
     assert one.affords(-0.5) and one.affords(0.5)
     one.costs.load = 4  # what is owed there is still owed
     assert one.bank == -DEBT and not one.affords(-0.5)
+
+
+def test_what_was_paid_alone_is_given_back_there_when_another_comes() -> None:
+    one = economy(load=1)
+    ledger, before = Ledger(one), one.bank
+    for left in (False, True):
+        ledger.begin()
+        assert ledger.affords(0.5, True)
+        one.costs.load = 2
+        if left:
+            ledger.over()
+        else:
+            closed(ledger, 3, drafted(0))
+        assert one.banks[1] == before and one.bank >= before
+        one.costs.load = 1
+
+
+def test_a_lookup_that_finds_nothing_is_not_asked_for_every_token_among_others() -> None:
+    one = economy(load=4)
+    pace = Adaptive(economy=one, longest=8, copies=True, cuts=True)
+    one.crowd(0.0).state = "drafting"
+    for _ in range(10):
+        assert pace.units() == 8
+        pace.cut(Draft([], []))
+        passes(pace, 4, Round(handed=[0] * pace.alone(999)))
+    assert pace.alone(999) > 1
 
 
 def problem(one: Economy, watches: bool = False) -> Adaptive:
