@@ -103,7 +103,7 @@ ARMS: dict[str, tuple[str, Mapping[str, Any]]] = {  # the server and what a requ
     "drafts": ("fixed", {}),
     "drafts that follow the load": ("adaptive", {}),
 }
-SERVERS = {"fixed": (), "adaptive": ("adaptive=true",)}
+SERVERS = {"fixed": ("adaptive=false",), "adaptive": ()}
 OVERHEAD_HEADINGS = (
     "answers",
     "sent",

@@ -437,6 +437,15 @@ class Solver(Loaded):
         made.measure((), standing=self.rule)
         return made
 
+    def steady(self) -> Solver:
+        """Return the same solver with drafts of fixed lengths: one seed has one text, whatever else is running."""
+        made = copy.copy(self)
+        made._own, made.config = False, replace(self.config, adaptive=False)
+        made.pacing = Pacing(self.pacing.costs)
+        if made.config.split != "token" or not made.drafter.reach:  # else its own options say it
+            made.draft_length = made.config.lengths["draft_length"]
+        return made
+
     def unstopped(self) -> Solver:
         """Return the same solver with no stopper: the same seed gives the same text up to a stop, and what follows it."""
         made = copy.copy(self)

@@ -9,7 +9,6 @@ from typing import Any
 
 from semspec import config as configuration
 from semspec.choices.presets import given_options, with_recommended
-from semspec.choices.resumed import repeatable
 from semspec.choices.settle import expand_shorthands
 from semspec.cli.arguments import check_arguments
 from semspec.cli.command import run_command
@@ -74,7 +73,7 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
         rest = [*rest, f"concurrency={CONCURRENCY}"]
     overrides = expand_shorthands(with_recommended(rest)[0])
     check_arguments(overrides, sweep=False, command=COMMAND, own=names(Options))
-    return configuration.build(configuration.compose(repeatable(overrides))), given
+    return configuration.build(configuration.compose(overrides)), given
 
 
 def check_installed() -> None:

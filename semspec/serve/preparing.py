@@ -70,6 +70,8 @@ class Desk:
         # random bits where no seed is given: no two answers are to be alike then
         seed = secrets.randbits(63) if request.seed is None else request.seed
         solver = solver.variant(seed=seed)
+        if request.seed is not None:
+            solver = solver.steady()
         off = bool(request.semspec.off) or self._scheduler.drafts_lost
         references = self._references(solver, request)
         grammar, calls = self._grammar(request, form), self._calls(request, form)

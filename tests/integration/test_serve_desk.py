@@ -57,6 +57,21 @@ def test_what_cannot_be_is_refused_by_either(desk: Desk) -> None:
         assert refused.value.param == "semspec.rule"
 
 
+def test_an_answer_with_a_seed_has_drafts_of_fixed_lengths() -> None:
+    with Solver(
+        configuration("engine=hf", "adaptive=true", "split=token", "accept=lossless")
+    ) as solver:
+        scheduler = Scheduler(lambda: solver, 1)
+        scheduler.solver = solver
+        desk = Desk(scheduler, Settings(name="pair"))
+        ((free,),) = desk.prepare(asked())
+        ((seeded,),) = desk.prepare(asked(seed=3))
+        ((longer,),) = desk.prepare(asked(seed=3, semspec={"draft_length": 3}))
+    assert free.task.solver.pacing.economies and free.task.solver.draft_length == 32
+    assert not seeded.task.solver.pacing.economies and seeded.task.solver.draft_length == 1
+    assert longer.task.solver.draft_length == 3
+
+
 def test_every_answer_without_a_seed_has_random_numbers_of_its_own(desk: Desk) -> None:
     seeds = {desk.prepare(asked())[0][0].task.solver.config.seed for _ in range(8)}
     assert len(seeds) == 8
