@@ -257,8 +257,12 @@ class Solver(Loaded):
         at once, it leads to the same answers every time.
         """
         if self.earlier is not None:
-            prompt = self.text.prompt(asked.question, asked.system)[1]
-            self.earlier.add(asked.tenant, [*prompt[-LEAD:], *tokens])
+            self.keep(asked.tenant, self.text.prompt(asked.question, asked.system)[1], tokens)
+
+    def keep(self, tenant: str, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """Keep what was written behind a prompt, as ``remember`` does."""
+        if self.earlier is not None:
+            self.earlier.add(tenant, [*prompt[-LEAD:], *tokens])
 
     # ---- what works on one problem --------------------------------------------------------------
 

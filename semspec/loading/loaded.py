@@ -133,6 +133,12 @@ class Loaded:
         return not (self.drafter.plain and self.nested.plain)
 
     @property
+    def own_reach(self) -> bool:
+        """True if the drafter's own options alone say how many tokens it drafts, and ``draft_length`` nothing."""
+        chains = bool(self.drafter.levels) and self.drafter.rows and self.config.adaptive
+        return self.config.split == "token" and bool(self.drafter.reach) and not chains
+
+    @property
     def free(self) -> bool:
         """True if problems run freely beside each other, not in lockstep."""
         return self.driver.free

@@ -1,6 +1,7 @@
 """Rendering of chat templates in a separate process, which a template may crash.
 
-Reads one JSON line ``[template, variables]`` at a time and writes ``{"text": ...}`` or ``{"error": ...}``. A
+Reads one JSON line ``[template, variables]`` at a time and writes ``{"text": ...}`` or ``{"error": ...}``; without
+variables (null) ``{"names": [...]}``, those that the template reads. A
 template can loop forever or fill the memory in one operation, and neither can be stopped from within a
 process. ``template.py`` starts this file as a script, without semspec; the environment is the one that
 transformers renders in.
@@ -18,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -79,10 +80,14 @@ def main() -> None:
         template, variables = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process in any case
         try:
-            text = compiled(template).render(**variables)
-            if len(text) > LONGEST:
-                raise TemplateError(f"a prompt of {len(text):,} characters")
-            reply = json.dumps({"text": text})
+            if variables is None:
+                names = meta.find_undeclared_variables(within.parse(template))
+                reply = json.dumps({"names": sorted(names)})
+            else:
+                text = compiled(template).render(**variables)
+                if len(text) > LONGEST:
+                    raise TemplateError(f"a prompt of {len(text):,} characters")
+                reply = json.dumps({"text": text})
         except Exception as error:  # a template can raise any of Python's exceptions
             reply = json.dumps({"error": f"{type(error).__name__}: {error}"[:400]})
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -25,7 +25,7 @@ from typing import Any
 
 from semspec.errors import UserError, first_line
 from semspec.models.intact import check_model, check_tokenizer
-from semspec.models.template import TemplateRefusedError, render
+from semspec.models.template import TemplateRefusedError, render, variables_of
 from semspec.models.wanted import WITHOUT_WEIGHTS
 from semspec.storage import foreign
 
@@ -269,6 +269,15 @@ class Text:
                 f"the chat template of '{self.name}' refuses this prompt "
                 f"({first_line(reason)[:200]}): {way_out}"
             ) from reason
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names of the variables that the chat template reads; raise UserError for one that cannot be read."""
+        try:
+            return variables_of(self.tokenizer.get_chat_template())
+        except (TemplateRefusedError, ValueError) as reason:
+            told = first_line(reason)[:200]
+            raise UserError(f"the chat template of '{self.name}' cannot be read ({told}): mend it") from reason  # fmt: skip
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:

@@ -56,6 +56,7 @@ class Service:
         self.began = int(time.time())
         self._preparing = asyncio.Lock()
         self.in_flight = 0  # requests whose answer is not complete
+        self.reserved = 0  # places in the queue of choices that are about to begin
 
     # ---- what is asked of the models ------------------------------------------------------------
 
@@ -73,11 +74,12 @@ class Service:
         if request.model not in (None, NAMELESS, self.settings.name):
             raise ApiError(404, f"model: there is no {request.model} here, only {self.settings.name}", "model", "model_not_found")  # fmt: skip
         self._check_queue(min(request.n or 1, self.settings.most_choices))
+        owner = self.keys.owner(http.headers.get("authorization"))
         async with self._preparing:
             if len(body) <= SHORT and self.desk.at_hand(request):
-                groups = self.desk.prepare(request)
+                groups = self.desk.prepare(request, owner)
             else:
-                groups = await asyncio.to_thread(self.desk.prepare, request)
+                groups = await asyncio.to_thread(self.desk.prepare, request, owner)
         choices = [choice for group in groups for choice in group]
         self._check_open()
         self._check_queue(len(choices))
@@ -103,7 +105,8 @@ class Service:
 
     def _check_queue(self, more: int) -> None:
         free = self.scheduler.concurrency - self.scheduler.running
-        if self.scheduler.waiting + more > self.settings.queue + max(0, free):
+        coming = self.scheduler.waiting + self.reserved + more
+        if coming > self.settings.queue + max(0, free):
             raise ApiError(
                 429, "too many requests are waiting: ask again", code="queue_full", headers=RETRY
             )
@@ -166,7 +169,8 @@ class Service:
     async def server_info(self, http: HttpRequest) -> Response:
         """Tell what SGLang's benchmark asks a server for: how many tokens its verifications came to on average."""
         state = {"avg_spec_accept_length": self.metrics.mean_length}
-        told = {"version": __version__, "served_model_name": self.settings.name}
+        told: dict[str, Any] = {"version": __version__, "served_model_name": self.settings.name}
+        told["seed_repeats"] = self.scheduler.repeats
         return Json({**told, **self._paths(), "internal_states": [state]})
 
     async def model_info(self, http: HttpRequest) -> Response:
@@ -201,13 +205,21 @@ class _Work:
             began,
         )
         self.first: float | None = None  # seconds until the first text
+        self._reserved = len(reply.choices)  # nobody else may have their places meanwhile
+        service.reserved += self._reserved
         self.mailbox = Mailbox(reply.choices, lambda: service.scheduler.busy)
 
     def begin(self) -> None:
+        self._release()
         for choice in self.reply.choices:
             self.service.scheduler.submit(choice)
 
+    def _release(self) -> None:
+        self.service.reserved -= self._reserved
+        self._reserved = 0
+
     def cancel(self) -> None:
+        self._release()
         for choice in self.reply.choices:
             self.service.scheduler.cancel(choice)
 
@@ -413,6 +425,7 @@ def build(
 
     async def gone(http: HttpRequest, error: Exception) -> Response:
         service.metrics.ended("cancelled")  # while its body was read
+        log({"event": "answer", "request": http.scope.get("request_id"), "path": http.url.path, "outcome": "cancelled", "status": 499})  # fmt: skip
         return Json({}, 499)
 
     handlers: dict[Any, Any] = {
@@ -450,7 +463,7 @@ class _Guard:
         self.service.in_flight += 1
         try:
             if error is not None:
-                self.service.metrics.ended(str(error.status))
+                self.service.refused(error, request=name, path=scope["path"])
                 await Json(error.body, error.status, headers=error.headers)(
                     scope, receive, numbered
                 )

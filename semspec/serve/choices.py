@@ -106,6 +106,7 @@ class Task:
     steps: bool = False
     live: bool = False  # somebody reads along
     slice: int = 16  # tokens written at a time
+    tenant: str = ""  # under whom the answer is kept for drafts of later ones; "": it is not
 
 
 class Choice:
@@ -199,6 +200,9 @@ class Choice:
                 self.finish = "stop" if outcome.finish == "eos" else "length"
                 break
         self._say(self.reader.flush(), "target")
+        if self.task.tenant:
+            prompt = self.context.tokens[: self.prompt_tokens]
+            self.task.solver.keep(self.task.tenant, prompt, self.tokens)
 
     def _phase(self, context: Context) -> Plan[Outcome | None]:
         """Run the loop until it ends or is cut; None where it is to go on without drafts."""
@@ -211,7 +215,7 @@ class Choice:
         if self.drafting and grammar is None:
             try:
                 problem = task.solver.speculation(
-                    context, name, task.prompt, task.budget, [], task.references
+                    context, name, task.prompt, task.budget, [], task.references, task.tenant
                 )
             except UserError as error:  # the rule has nothing to go by in this prompt
                 raise refused("semspec.rule", str(error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import os
@@ -44,6 +45,13 @@ class Keys:
 
     def __bool__(self) -> bool:
         return bool(self._keys)
+
+    def owner(self, authorization: str | None) -> str:
+        """Return a name for who holds a valid key, which is not the key; "" where nobody needs one."""
+        if not self._keys:
+            return ""
+        given = (authorization or "").partition(" ")[2].strip()
+        return hashlib.sha256(given.encode("utf-8", "surrogateescape")).hexdigest()
 
     def allow(self, authorization: str | None) -> bool:
         """Tell whether a header names a valid key; every key is compared, in constant time."""

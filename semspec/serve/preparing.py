@@ -50,10 +50,14 @@ class Desk:
         known = not changes or _key(request, changes) in self._variants
         return known and not (isinstance(request, ChatRequest) and request.offered)
 
-    def prepare(self, request: Request) -> list[list[Choice]]:
-        """Return the choices of each prompt; raise ApiError for what cannot be."""
+    def prepare(self, request: Request, owner: str = "") -> list[list[Choice]]:
+        """Return the choices of each prompt; raise ApiError for what cannot be.
+
+        ``owner``: who asks, as far as keys tell; a tenant is one of theirs.
+        """
         base = self._scheduler.solver
         assert base is not None
+        tenant = self._tenant(base, request, owner)
         count = request.n or 1
         asked = len(request.prompts) if isinstance(request, CompletionRequest) else 1
         if count * asked > self._settings.most_choices:  # before any of them is read
@@ -102,6 +106,7 @@ class Desk:
                     steps=bool(request.semspec.steps),
                     live=bool(request.stream),
                     slice=self._settings.slice,
+                    tenant=tenant,
                 )
                 for name in names
             ]
@@ -133,6 +138,9 @@ class Desk:
             self._check_length(solver, "tools", json.dumps(tools, ensure_ascii=False))
             told = request.chat_template_kwargs
             try:
+                if unread := sorted(set(told or ()) - solver.text.variables):
+                    why = "the model's chat template does not read it: leave it out"
+                    raise refused(f"chat_template_kwargs.{unread[0]}", why)
                 prompt, ids = solver.text.conversation(turns, told=told, tools=tools)
                 draft_ids = None
                 if own := solver.own_prompt_text:
@@ -238,11 +246,15 @@ class Desk:
     ) -> Callable[[], Stopping] | None:
         """Return what makes the one who finds the end of a thinking before its own; the answer keeps some room.
 
-        None: the thinking may go on as it likes, or there is none.
+        None: the thinking may go on as it likes, or there is none; raise ApiError where one is to be stopped then.
         """
-        if not isinstance(request, ChatRequest) or not (
-            opening(prompt) or CLOSE in solver.text.added
-        ):
+        for name in request.semspec.thinking if not isinstance(request, ChatRequest) else ():
+            raise refused(f"semspec.{name}", "a text that is continued has no thinking: ask for a chat")  # fmt: skip
+        if not isinstance(request, ChatRequest):
+            return None
+        if not (opening(prompt) or CLOSE in solver.text.added):
+            for name in request.thinking_asked:
+                raise refused(name, "this model does not think before it answers: leave it out")
             return None
         asked, stop = request.thinks(budget), solver.stop
         if asked is None and stop.plain:
@@ -277,6 +289,18 @@ class Desk:
             )
         return tuple(tuple(solver.text.encode(text)) for text in request.prediction.texts)
 
+    def _tenant(self, solver: Solver, request: Request, owner: str) -> str:
+        """Return under whom the answers are kept; "": they are not. Raise ApiError where nothing is kept for anybody."""
+        tenant = request.semspec.tenant
+        if tenant is None:
+            return ""
+        if solver.earlier is None:
+            raise refused(
+                "semspec.tenant",
+                "this server keeps no answers: leave it out, or start it with draft=suffix remember=64",
+            )
+        return f"{owner} {tenant}"
+
     # ---- solvers --------------------------------------------------------------------------------
 
     def _solver(self, base: Solver, request: Request) -> Solver:
@@ -306,12 +330,20 @@ class Desk:
                 value = max(value, 0) if name == "top_k" else float(value)
                 if value != getattr(base.config, name):
                     changes[name] = value
+        if not base.drafts and request.prediction is None:
+            for name in request.semspec.drafting:
+                raise refused(f"semspec.{name}", "nothing is drafted by this server: leave it out")
         return changes | dict(self._ours(base, request.semspec))
 
     def _ours(self, base: Solver, asked: Semspec) -> Mapping[str, Any]:
         """Return the options that the request's own object changes."""
         changes: dict[str, Any] = dict(self._stopper(base, asked))
         if asked.draft_length is not None:
+            if base.own_reach:
+                own = f"draft={registry.name_of(base.config.draft)} drafts {base.drafter.reach} tokens at most"
+                raise refused(
+                    "semspec.draft_length", f"{own}, as its own options say: leave it out"
+                )
             changes["draft_length"] = asked.draft_length
         given = {
             name: value

@@ -28,6 +28,13 @@ from semspec.serve.errors import ApiError, refused
 from semspec.types import Grammar
 
 HEADER = "x-semspec"
+NUMBERS = (
+    "threshold",
+    "risk",
+    "draft_length",
+    "thinking_threshold",
+    "thinking_risk",
+)  # of its object
 NAMELESS = "unknown"  # sglang-router's model for a request that names none
 NEUTRAL: Mapping[str, Sequence[Any]] = {
     "frequency_penalty": (0,),
@@ -102,6 +109,21 @@ class Semspec(_Strict):
     thinking_risk: float | None = None
     off: bool | None = None  # the target alone
     steps: bool | None = None  # a delta for each step
+    # whose question it is: answers are kept for later questions of the same tenant alone
+    tenant: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+
+    @property
+    def drafting(self) -> tuple[str, ...]:
+        """The fields that say how this request is drafted and judged."""
+        names = ("rule", "threshold", "risk", "draft_length")
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    @property
+    def thinking(self) -> tuple[str, ...]:
+        """The fields that say how its thinking is stopped."""
+        asked = () if self.thinking_stop in (None, "none") else ("thinking_stop",)
+        names = ("thinking_threshold", "thinking_risk")
+        return (*asked, *(name for name in names if getattr(self, name) is not None))
 
 
 class TextPart(_Strict):
@@ -356,6 +378,11 @@ class Request(_Strict):
         """Raise ApiError for what no field by itself shows."""
         if self.stream_options is not None and not self.stream:
             raise refused("stream_options", "is for stream=true")
+        if self.semspec.off:
+            for name in self.semspec.drafting:
+                raise refused(f"semspec.{name}", "and semspec.off exclude each other")
+            if self.prediction is not None:
+                raise refused("prediction", "and semspec.off exclude each other")
         if (held_by := self.held_by) is not None:
             if self.ignore_eos:
                 raise refused("ignore_eos", f"and {held_by} exclude each other")
@@ -468,6 +495,13 @@ class ChatRequest(Request):
                 which = f"messages.{at}.tool_call_id"
                 raise refused(which, "no earlier turn has made this call")
 
+    @property
+    def thinking_asked(self) -> tuple[str, ...]:
+        """The fields that ask for less thinking; an effort of none is what a model without thinking makes anyway."""
+        budget = () if self.thinking_token_budget is None else ("thinking_token_budget",)
+        effort = () if self.reasoning_effort in (None, "none") else ("reasoning_effort",)
+        return (*budget, *effort, *(f"semspec.{name}" for name in self.semspec.thinking))
+
     def thinks(self, most: int) -> int | None:
         """Return the tokens that the thinking may take of ``most``; None: as many as it likes."""
         if self.thinking_token_budget is not None:
@@ -569,7 +603,7 @@ def _of_header(text: str) -> dict[str, Any]:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or value in ("true", "false"):
             found[name] = value != "false"
-        elif name in ("threshold", "risk", "draft_length"):
+        elif name in NUMBERS:
             try:
                 found[name] = int(value) if name == "draft_length" else float(value)
             except ValueError:

@@ -83,6 +83,12 @@ class Scheduler:
         return len(self._choices)
 
     @property
+    def repeats(self) -> bool:
+        """True if one seed has one text, whatever else is running: SGLang draws by itself, and with costs the load decides."""
+        solver = self.solver
+        return solver is not None and not solver.free and solver.pacing.costs is None
+
+    @property
     def drafts_lost(self) -> bool:
         """True for a while after the drafter was lost: the target then works alone."""
         return self._lost_at is not None and time.monotonic() - self._lost_at < AGAIN

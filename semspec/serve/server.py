@@ -137,7 +137,7 @@ async def _run(
         await _until(changed, ending, serving)
         if scheduler.state == "ready":
             told(url)
-            log({"event": "ready", "url": url, "model": settings.name})
+            log({"event": "ready", "url": url, "model": settings.name, "seed_repeats": scheduler.repeats})  # fmt: skip
             changed.clear()
             await _until(changed, ending, serving)
         while scheduler.state == "draining" and (scheduler.busy or service.in_flight):

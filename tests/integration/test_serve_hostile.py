@@ -62,7 +62,7 @@ COMMON: dict[str, list[Any]] = {
     "semspec": [{"off": True}, {"steps": True}, {"rule": "logprob", "threshold": -5, "draft_length": 3}, {"draft_length": 2}],
 }  # fmt: skip
 OF_CHATS: dict[str, list[Any]] = {
-    "logprobs": [True], "max_completion_tokens": [2], "chat_template_kwargs": [{"enable_thinking": False}], "thinking_token_budget": [0],
+    "logprobs": [True], "max_completion_tokens": [2], "chat_template_kwargs": [{}], "thinking_token_budget": [0],
     "reasoning_effort": ["low"],
 }  # fmt: skip
 
@@ -90,8 +90,8 @@ def requests(rng: random.Random) -> tuple[str, dict[str, Any]]:
         told["max_tokens"] = 90
     if isinstance(told.get("prompt"), list) and isinstance(told["prompt"][0], str | list):
         told.pop("n", None)
-    if told.get("semspec", {}).get("rule") and "prediction" in told:
-        del told["prediction"]
+    if {"rule", "off"} & set(told.get("semspec", {})):
+        told.pop("prediction", None)
     return (CHAT if chat else COMPLETION), told
 
 
@@ -118,7 +118,7 @@ AIMED: dict[str, list[Any]] = {
     "prompt": ["", [], [[]], [""], [-1], [2**31], [10**9, 5], [5, "x"], [[5], "x"], [True], [1.0], {}, None, *TEXTS, list(TEXTS[:4])],
     "model": ["gpt-9", "../../etc/passwd", "x" * 5000, *ESCAPES, "", 1, []],
     "prediction": [{"type": "content", "content": "a" * 30_000}, {"type": "content"}, {"type": "file", "content": "x"}, "x", {"type": "content", "content": [{}] * 99}],
-    "chat_template_kwargs": [{"messages": []}, {"tools": 1}, {"chat_template": "{% for i in range(10**9) %}{% endfor %}"}, {"tokenize": True}, {"bos_token": "x" * 30_000},
+    "chat_template_kwargs": [{"enable_thinking": False}, {"messages": []}, {"tools": 1}, {"chat_template": "{% for i in range(10**9) %}{% endfor %}"}, {"tokenize": True}, {"bos_token": "x" * 30_000},
                              {"enable_thinking": [[]]}, {"self": 1, "range": None, "raise_exception": 0, "": {}}, {"namespace": 1}, {"a": [[[[]]]]}, []],
     "stream_options": [{"include_usage": True}, {"x": 1}, [], "x"],
     "reasoning_effort": ["huge", "none", "xhigh", 1, []], "thinking_token_budget": [-1, 10**9, 1.5, "@"],

@@ -2,7 +2,9 @@
 
 Everything but the models is the server's own. The tokenizer is the embedded pair's, of whose tokens the toy
 models know the first five. ``TOY=free``: they are asked as servers are, each question by itself. ``TOY=lost``: so, too,
-and the draft is gone while the file that ``TOY_LOST`` names is there. With ``adaptive=true`` a straight line of costs stands for the
+and the draft is gone while the file that ``TOY_LOST`` names is there. ``TOY=gone``: the target is, in its place. ``TOY_SECONDS``:
+each answer takes so long. ``TOY_COUNT``: a file that gets a character for each answer of an engine. ``TOY_LOAD``: the models load once
+that file is there. With ``adaptive=true`` a straight line of costs stands for the
 questions that a server measures beforehand, which are longer than any text that toy models know.
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,6 +32,17 @@ from tests.support.pair import configuration
 
 KIND = os.environ.get("TOY", "")
 LOST = Path(os.environ.get("TOY_LOST", "/nowhere"))
+SECONDS = float(os.environ.get("TOY_SECONDS", 0))
+COUNT = os.environ.get("TOY_COUNT", "")
+LOAD = os.environ.get("TOY_LOAD", "")
+
+
+class Local(ToyEngine):
+    """A toy engine whose answers are counted and take a while."""
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        worked(len(queries))
+        return super().answer(queries)
 
 
 class Remote(ToyEngine):
@@ -43,8 +57,17 @@ class Remote(ToyEngine):
 
     def _later(self, query: Query) -> Answer:
         if self.may_go and LOST.exists():
-            raise UserError("the draft's server does not answer")
+            raise UserError("the model's server does not answer")
+        worked(1)
         return self._answer(query)
+
+
+def worked(answers: int) -> None:
+    """Take the time of a batch, and count it."""
+    time.sleep(SECONDS)
+    if COUNT:
+        with Path(COUNT).open("a") as file:
+            file.write("x" * answers)
 
 
 @register("engine", "toy_served")
@@ -59,8 +82,11 @@ class ToyServed(Toy):
         role: Role = "target",
         probes: Sequence[str] = (),
     ) -> ToyEngine:
+        while LOAD and not Path(LOAD).exists():
+            time.sleep(0.05)
         engine = self.models()[role]
-        return Remote(engine, role == "draft") if KIND else engine
+        goes = {"lost": "draft", "gone": "target"}.get(KIND)
+        return Remote(engine, role == goes) if KIND else Local(engine.logits, engine.stop_ids)
 
 
 def read(arguments: Sequence[str]) -> tuple[RunConfig, serve.Options]:

@@ -49,6 +49,15 @@ def test_keys_that_protect_nothing_are_refused(
     assert text != "short" or "short\n" not in str(raised.value)
 
 
+def test_who_holds_a_key_has_a_name_that_is_not_the_key() -> None:
+    first, second = b"0123456789abcdef", b"fedcba9876543210"
+    keys = Keys((first, second))
+    names = {keys.owner(f"Bearer {key.decode()}") for key in (first, second)}
+    assert len(names) == 2 and not any(key.decode() in name for key in (first, second) for name in names)  # fmt: skip
+    assert keys.owner("bearer  0123456789abcdef ") in names  # as such a header is taken
+    assert Keys().owner("Bearer anything-at-all") == ""
+
+
 def test_only_this_machine_is_served_without_a_key() -> None:
     for host in ("127.0.0.1", "localhost", "::1", "127.8.8.8"):
         assert is_local(host)
@@ -89,10 +98,12 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_header_is_read_like_the_body_and_never_beside_it() -> None:
     body = b'{"messages": [{"role": "user", "content": "x"}]}'
-    made = parse(ChatRequest, body, "rule=logprob; threshold=-3;draft_length=2; steps; off=false")
+    made = parse(
+        ChatRequest, body, "rule=logprob; threshold=-3;draft_length=2; steps; off=false; tenant=one"
+    )
     assert made.semspec.model_dump() == {
         "rule": "logprob", "threshold": -3.0, "risk": None, "draft_length": 2, "off": False, "steps": True,
-        "thinking_stop": None, "thinking_threshold": None, "thinking_risk": None,
+        "thinking_stop": None, "thinking_threshold": None, "thinking_risk": None, "tenant": "one",
     }  # fmt: skip
     for header, named in (
         ("threshold=high", "semspec.threshold"),
