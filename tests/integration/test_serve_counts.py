@@ -402,7 +402,8 @@ def predicted(live: Live, text: str | list[str], **fields: Any) -> tuple[int, in
     return details["accepted_prediction_tokens"], details["rejected_prediction_tokens"], answer
 
 
-def test_the_tokens_of_a_prediction_are_accepted_or_rejected_each_once(live: Live) -> None:
+def test_the_tokens_of_a_prediction_are_accepted_or_rejected_each_once(served: Served) -> None:
+    live = served.live
     encode = Text(str(TARGET)).encode
     alone = told(live, QUESTION, temperature=0)
     message = alone["choices"][0]["message"]
