@@ -6,7 +6,7 @@ Counts are kept a problem, as whole numbers that can be added up; shares are mad
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from semspec.types import Round
@@ -15,6 +15,7 @@ FOUND = ("lexical", "semantic", "none")
 REFERENCE = "reference"  # where drafts were copied from texts that came with the problem
 ORIGINS = ("main", "branch", "successor", "mismatch")
 LONGEST = 5  # lengths from here on are one class
+END = chr(0x10FFFF)  # of a reference, where tokens are characters
 
 
 def count(rounds: Iterable[Round]) -> dict[str, int]:
@@ -30,11 +31,41 @@ def count(rounds: Iterable[Round]) -> dict[str, int]:
     return dict(counts)
 
 
-def predicted(rounds: Iterable[Round]) -> tuple[int, int]:
-    """Count the tokens of a problem's references that were drafted: those kept, and those rejected."""
-    copied = [r for r in rounds if r.found == REFERENCE]
-    kept = sum(len(r.kept) for r in copied)
-    return kept, sum(len(r.drafted) for r in copied) - kept
+def predicted(rounds: Sequence[Round], references: Iterable[Sequence[int]]) -> tuple[int, int]:
+    """Count the tokens of a problem's references, each once: those that its text has taken over, and the others.
+
+    A copy of which something was kept is followed to both sides as far as text and reference agree: all of
+    that is taken over, whoever wrote it, such as the token that a rule puts behind a whole draft.
+    """
+    known = "".join(_characters(one) + END for one in references)
+    text = "".join(_characters(r.tokens) for r in rounds)
+    taken = bytearray(len(known))
+    at = end = written = 0  # behind the last of these stretches: in the references, and in the text
+    for r in rounds:
+        start, written = written, written + len(r.tokens)
+        if r.found != REFERENCE or start + len(r.kept) <= max(start, end):
+            continue
+        copy = _characters(r.drafted)
+        # the nearest place behind, as the drafter looks for it, or before
+        place = known.find(copy, at)
+        if place < 0 and (place := known.rfind(copy, 0, at + len(copy))) < 0:
+            continue
+        first, left = start, place
+        while first > end and left and text[first - 1] == known[left - 1]:
+            first, left = first - 1, left - 1
+        left += max(0, end - first)  # each token of the text counts once, too
+        end = max(start, end)
+        at = place + end - start
+        while end < len(text) and text[end] == known[at]:
+            end, at = end + 1, at + 1
+        taken[left:at] = bytes([1]) * (at - left)
+    accepted = sum(taken)
+    return accepted, len(known) - known.count(END) - accepted
+
+
+def _characters(tokens: Iterable[int]) -> str:
+    """Write tokens as one character each, so that they are found at the speed of texts."""
+    return "".join(map(chr, tokens))
 
 
 def figures(counts: Mapping[str, int]) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from semspec import __version__
 from semspec.errors import UserError
 from semspec.models.location import canonical_name
 from semspec.serve.errors import ApiError
+from semspec.serve.figures import positions
 from semspec.serve.keys import Keys, same_machine
 from semspec.serve.metrics import Metrics
 from semspec.serve.page import page
@@ -52,7 +53,12 @@ class Service:
     def __init__(self, scheduler: Scheduler, settings: Settings, keys: Keys) -> None:
         self.scheduler, self.settings, self.keys = scheduler, settings, keys
         self.desk = Desk(scheduler, settings)
-        self.metrics = Metrics(settings.name, lambda: scheduler.running, lambda: scheduler.waiting)
+        self.metrics = Metrics(
+            settings.name,
+            lambda: scheduler.running,
+            lambda: scheduler.waiting,
+            lambda: positions(scheduler.solver) if scheduler.solver else 0,
+        )
         self.began = int(time.time())
         self._preparing = asyncio.Lock()
         self.in_flight = 0  # requests whose answer is not complete

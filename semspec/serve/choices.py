@@ -26,6 +26,7 @@ from semspec.errors import RefusedError, UserError
 from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.models.text import OPEN, opening
 from semspec.protocols import Plan
+from semspec.results import reuse
 from semspec.serve.calls.base import Call, CallReader
 from semspec.serve.errors import refused
 from semspec.serve.reading import Reader, Said
@@ -130,6 +131,7 @@ class Choice:
         self.cached: int | None = None  # tokens of the prompt that had been read before
         self.tokens: list[int] = []  # all that was told
         self.rounds: list[Round] = []
+        self._predicted = -1, (0, 0)  # rounds that were looked at, and what was found in them
         self.finish: Finish = "length"
         self.error: Exception | None = None
         self.reasoning: list[str] = []
@@ -171,6 +173,14 @@ class Choice:
         self._untold: deque[tuple[Author, int]] = deque()
         self._heard = 0  # tokens of the phase that are told, or about to be
         self._cut: Literal["", "stop", "thinking", "thought"] = ""
+
+    @property
+    def predicted(self) -> tuple[int, int]:
+        """Tokens of the prediction that the answer has taken over so far, and all others."""
+        if (count := len(self.rounds)) != self._predicted[0]:
+            found = reuse.predicted(self.rounds[:count], self.task.references)
+            self._predicted = count, found
+        return self._predicted[1]
 
     # ---- the plan -------------------------------------------------------------------------------
 

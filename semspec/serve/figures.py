@@ -10,9 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from semspec.results.reuse import predicted
+from semspec.decoding.trim import depths
 from semspec.serve.choices import Choice
+from semspec.solver import Solver
 from semspec.types import Round
+
+FIRST = 64  # positions of a drafted step that are counted from the start; most steps have fewer
+
+
+def positions(solver: Solver) -> int:
+    """Return how many positions a draft of the server's own may have; of each step the ``FIRST`` ones."""
+    unit = 1 if solver.config.split == "token" else min(solver.config.longest_unit, FIRST)
+    return solver.draft_length * unit if solver.drafts else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +34,27 @@ class Speculation:
     accepted_steps: int = 0
     by_draft: int = 0  # tokens of the answer, by author
     by_target: int = 0
+    by_server: int = 0  # the words in which it closed a thinking
+    nested: int = 0  # of the target's, those that a nested drafter proposed
+    depth: int = 0  # positions of the longest draft: a tree has fewer than tokens
 
     @classmethod
     def of(cls, rounds: Sequence[Round], length: int) -> Speculation:
         """Count rounds whose drafts have ``length`` tokens at most (0: as many as the longest has)."""
         judged = [done for done in rounds if done.drafted]
         drafts = tuple((len(done.drafted), len(done.kept)) for done in judged)
+        closing = [done for done in rounds if "closed" in done.stop]
+        own = [done for done in rounds if "closed" not in done.stop]
         return cls(
             drafts,
             max([length, *(drafted for drafted, _ in drafts)]),
-            sum(len(done.ends) for done in judged),
-            sum(done.units_kept for done in judged),
-            sum(len(done.kept) for done in rounds),
-            sum(len(done.written) + len(done.handed) for done in rounds),
+            drafted_steps=sum(len(done.ends) for done in judged),
+            accepted_steps=sum(done.units_kept for done in judged),
+            by_draft=sum(len(done.kept) for done in rounds),
+            by_target=sum(len(done.written) + len(done.handed) for done in own),
+            by_server=sum(len(done.tokens) for done in closing),
+            nested=sum(min(done.nested_kept, len(done.handed)) for done in own),
+            depth=max(map(_depth, judged), default=0),
         )
 
     @property
@@ -47,6 +64,11 @@ class Speculation:
     @property
     def accepted(self) -> int:
         return sum(accepted for _, accepted in self.drafts)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the answer."""
+        return self.by_draft + self.by_target + self.by_server
 
     def positions(self) -> Counter[int]:
         """Count the accepted tokens at each position of a draft, from 0."""
@@ -78,15 +100,29 @@ class Speculation:
         return found
 
     def sglext(self) -> dict[str, Any]:
-        """Return ``sglext.spec_tokens_details``."""
+        """Return one answer's ``sglext.spec_tokens_details``, under SGLang's names and with their meanings.
+
+        Drafts are not capped and not accepted by blocks here: as there, the figures of these are 0 then.
+        """
         steps = len(self.drafts)
+        histogram = [0] * (1 + max((accepted for _, accepted in self.drafts), default=-1))
+        for _, accepted in self.drafts:
+            histogram[accepted] += 1
         return {
-            "spec_verify_ct": steps,
-            "spec_accepted_drafts": self.accepted,
-            "spec_proposed_drafts": self.drafted,
-            "spec_accept_length": 1 + self.accepted / steps if steps else 1.0,
             "spec_accept_rate": self.accepted / self.drafted if self.drafted else 0.0,
+            "spec_accept_length": self.tokens / steps if steps else 0.0,
+            "spec_cap_length": 0.0,
+            "spec_block_accept_length": 0.0,
+            "spec_num_correct_drafts": self.accepted,
+            "spec_num_proposed_drafts": self.drafted,
+            "spec_verify_ct": steps,
+            "spec_correct_drafts_histogram": histogram,
+            "spec_cap_lens_histogram": [],
         }
+
+
+def _depth(done: Round) -> int:
+    return len(done.drafted) if done.parents is None else max(depths(done.parents))
 
 
 @dataclass(slots=True)
@@ -97,9 +133,7 @@ class Usage:
     completion: int = 0
     reasoning: int = 0
     cached: int = 0
-    predicted: tuple[int, int] | None = (
-        None  # tokens of a prediction that were accepted, and rejected
-    )
+    predicted: tuple[int, int] | None = None  # tokens of a prediction: accepted, and rejected
 
     @classmethod
     def of(cls, prompts: Sequence[Choice], choices: Sequence[Choice]) -> Usage:
@@ -128,8 +162,8 @@ class Usage:
 
 
 def _predicted(choices: Sequence[Choice]) -> tuple[int, int] | None:
-    """Count what was drafted from predictions, kept and rejected; None where nothing was predicted."""
+    """Count the predictions' tokens, each answer's by itself; None where nothing was predicted."""
     if not any(choice.task.references for choice in choices):
         return None
-    counts = [predicted(choice.rounds) for choice in choices]
-    return sum(kept for kept, _ in counts), sum(rejected for _, rejected in counts)
+    counts = [choice.predicted for choice in choices]
+    return sum(accepted for accepted, _ in counts), sum(rejected for _, rejected in counts)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from semspec.serve.figures import Speculation, Usage
 
@@ -14,9 +16,17 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 1
 class Metrics:
     """What this server has done since it began."""
 
-    def __init__(self, model: str, running: Callable[[], int], waiting: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        model: str,
+        running: Callable[[], int],
+        waiting: Callable[[], int],
+        positions: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``positions``: those that a draft may have, as far as they are known beforehand."""
         self.registry = CollectorRegistry()
-        self._model = model
+        self._model, self._foreseen = model, positions
+        self._known = 0  # positions that are there
         self._totals = 0, 0  # drafts that were judged, and their accepted tokens
         self._drafts = self._counter("vllm:spec_decode_num_drafts", "Drafts that were judged.")
         self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Drafted tokens.")
@@ -41,6 +51,9 @@ class Metrics:
         self._tokens = self._counter(
             "semspec:generation_tokens", "Tokens of answers by author.", "author"
         )
+        self._nested = self._counter(
+            "semspec:nested_tokens", "Tokens of the target's that a nested drafter proposed."
+        )
         self._thinking = self._counter("semspec:reasoning_tokens", "Tokens of thinking.")
         self._prompt = self._counter("semspec:prompt_tokens", "Tokens of prompts.")
         self._cached = self._counter(
@@ -60,9 +73,9 @@ class Metrics:
             gauge = Gauge(name, text, ["model_name"], registry=self.registry)
             gauge.labels(model).set_function(count)
         counters = (self._drafts, self._drafted, self._accepted, self._thinking, self._prompt)
-        for counter in (*counters, self._cached, self._without):
+        for counter in (*counters, self._cached, self._without, self._nested):
             counter.labels(model)  # they are there from the beginning, at 0
-        for author in ("draft", "target"):
+        for author in ("draft", "target", "server"):
             self._tokens.labels(model, author)
         for verdict in ("accepted", "rejected"):
             self._steps.labels(model, verdict)
@@ -84,15 +97,24 @@ class Metrics:
         self._drafts.labels(model).inc(len(found.drafts))
         self._drafted.labels(model).inc(found.drafted)
         self._accepted.labels(model).inc(found.accepted)
+        self._expect(found.depth)
         for position, count in found.positions().items():
             self._positions.labels(model, str(position)).inc(count)
         self._steps.labels(model, "accepted").inc(found.accepted_steps)
         self._steps.labels(model, "rejected").inc(found.drafted_steps - found.accepted_steps)
         self._tokens.labels(model, "draft").inc(found.by_draft)
         self._tokens.labels(model, "target").inc(found.by_target)
+        self._tokens.labels(model, "server").inc(found.by_server)
+        self._nested.labels(model).inc(found.nested)
         if found.drafts:
             self._length.labels(model).set(1 + found.accepted / len(found.drafts))
             self._rate.labels(model).set(found.accepted / max(found.drafted, 1))
+
+    def _expect(self, positions: int) -> None:
+        """Let counters of so many positions be there: what begins at 0 shows its first increase."""
+        for position in range(self._known, positions):
+            self._positions.labels(self._model, str(position))
+        self._known = max(self._known, positions)
 
     @property
     def mean_length(self) -> float | None:
@@ -115,4 +137,20 @@ class Metrics:
         self._requests.labels(self._model, outcome).inc()
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        self._expect(self._foreseen())
+        return generate_latest(_Timeless(self.registry))
+
+
+class _Timeless(Collector):
+    """A registry without the times at which its counters were made.
+
+    Who sums all lines that begin with a counter's name, as benchmarks do, would take them for counts.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [one for one in metric.samples if not one.name.endswith("_created")]
+            yield metric

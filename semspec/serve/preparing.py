@@ -23,7 +23,7 @@ from semspec.serve.requests import ENGINE_LACKS, ChatRequest, CompletionRequest,
 from semspec.serve.scheduling import Scheduler
 from semspec.serve.settings import Settings
 from semspec.solver import Solver
-from semspec.types import Grammar
+from semspec.types import PROBS, Grammar
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 WAYS_OUT = {
@@ -280,7 +280,8 @@ class Desk:
         """Return what a request expects its answer to repeat, in ids; raise ApiError where its rule cannot judge copies."""
         if request.prediction is None:
             return ()
-        if solver.rule.evidence() or solver.rule.gate():
+        # a copy has no rows that it was drawn from, and rules for tokens do without them
+        if {*solver.rule.evidence()} - {PROBS} or solver.rule.gate():
             rule = registry.name_of(solver.config.accept)
             raise refused(
                 "prediction",

@@ -94,11 +94,14 @@ class Reply:
         only = self.choices[0] if len(self.choices) == 1 else None
         if only is None or only.task.off:
             return {"metrics": {"speculative_decoding": None}}
-        found = self.speculation(only)
-        extras: dict[str, Any] = {"metrics": {"speculative_decoding": found.metrics()}}
-        if self.wants_sglext:
-            extras["sglext"] = {"spec_tokens_details": found.sglext()}
-        return extras
+        return {"metrics": {"speculative_decoding": self.speculation(only).metrics()}}
+
+    def _sglext(self) -> dict[str, Any]:
+        """Return SGLang's figures where they were asked for: a list of them where there are several choices."""
+        if not self.wants_sglext:
+            return {}
+        found = [self.speculation(choice).sglext() for choice in self.choices]
+        return {"sglext": {"spec_tokens_details": found if len(found) > 1 else found[0]}}
 
     @property
     def usage(self) -> Usage:
@@ -110,7 +113,8 @@ class Reply:
         """Return the response in one piece."""
         head = self._head("chat.completion" if self.chat else "text_completion")
         choices = [self._choice(number, one) for number, one in enumerate(self.choices)]
-        return {**head, "choices": choices, "usage": self.usage.told(), **self._extras()}
+        usage = self.usage.told()
+        return {**head, "choices": choices, "usage": usage, **self._extras(), **self._sglext()}
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         thought, content = "".join(choice.reasoning), "".join(choice.content)
@@ -254,16 +258,20 @@ class Reply:
             **self._head("chat.completion.chunk" if self.chat else "text_completion"),
             "choices": [told],
         }
+        return event({**body, **self._usage_so_far()})
+
+    def _usage_so_far(self) -> dict[str, Any]:
+        """Return the usage as chunks before the last one have it."""
         at_end, each = self.wants_usage
         if each:
-            body["usage"] = self.usage.told()
-        elif at_end:
-            body["usage"] = None
-        return event(body)
+            return {"usage": self.usage.told()}
+        return {"usage": None} if at_end else {}
 
     def last(self) -> Iterator[bytes]:
         """Yield what a stream ends with."""
+        head = self._head("chat.completion.chunk" if self.chat else "text_completion")
+        if self.wants_sglext:  # in a chunk of its own, as SGLang's, with or without usage
+            yield event({**head, "choices": [], **self._usage_so_far(), **self._sglext()})
         if any(self.wants_usage):
-            head = self._head("chat.completion.chunk" if self.chat else "text_completion")
             yield event({**head, "choices": [], "usage": self.usage.told(), **self._extras()})
         yield DONE

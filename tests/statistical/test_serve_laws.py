@@ -85,6 +85,19 @@ def test_lossless_answers_have_the_targets_law(live: Live, fields: dict[str, Any
         assert live.metric("vllm:spec_decode_num_accepted_tokens_total") > 0
 
 
+def test_copies_of_a_prediction_keep_the_law_under_a_lossless_rule_alone() -> None:
+    """Nothing else is drafted; the prediction is the likeliest answer, or one that breaks off from it."""
+    with serving(*OPTIONS, "draft=none", command=COMMAND) as live:
+        accepted = 0.0
+        for tokens in ((0, 4, 3), (3, 1, 1)):
+            content = Text(str(TARGET)).decode(tokens)
+            prediction = {"type": "content", "content": content}
+            assert p_value(live, prediction=prediction) > 1e-4
+            before, accepted = accepted, live.metric("vllm:spec_decode_num_accepted_tokens_total")
+            assert accepted > before + SAMPLES / 8
+        assert p_value(live, prediction=prediction, semspec={"rule": "typical"}) < 1e-8
+
+
 def test_a_rule_that_is_not_lossless_is_found_out(live: Live) -> None:
     assert p_value(live, semspec={"rule": "typical"}) < 1e-8
 
