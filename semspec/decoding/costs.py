@@ -25,7 +25,9 @@ asked of one that grows trees."""
 FEW = 5  # measurements of one size of which the median counts
 MEMORY = 64  # measurements of one size: of more, the older ones fade
 OUTLIER = 3.0  # times what was expected: a longer pass counts as so long
-LEAST_SHARE = 0.25  # of a row's seconds a token: its tokens take no less, whatever beginning it costs
+LEAST_SHARE = (
+    0.25  # of a row's seconds a token: its tokens take no less, whatever beginning it costs
+)
 PREFIX = 8  # tokens fed before the first written one: more are a prompt, and no cost of writing
 
 
@@ -84,7 +86,11 @@ class Curve:
 
     @property
     def slope(self) -> float:
-        """Seconds that each position cached before costs."""
+        """Seconds that each position cached before costs, one price for all sizes.
+
+        No decision goes by it: a position costs a pass over many tokens several times what it costs a lone one
+        (docs/drafters.md), and one price for both would make long drafts look cheaper the longer the context.
+        """
         return max(self._shared / self._spread, 0.0) if self._spread > 1e4 else 0.0
 
     def at(self, size: float, context: float | None = None) -> float:
