@@ -4,12 +4,14 @@
     python scripts/bench_adaptive.py --check      measure nothing: what is out of date?
 
 Each problem is solved by the target alone and with drafts as a run makes them (``adaptive=true``), one after the other,
-in this process, in an order that alternates, several times. The first problems, from which a run learns what its drafts
-are worth, are counted like all others, but for one that warms up. The prompt's own pass, which both need, is timed by
-itself: texts that were drawn differ in length, and what is compared is the time from question to answer for texts as long as
-the target's own, and beside it the answer's time alone. With --cpu the engines' own clocks count CPU time, too: what drafts cost
-is then not what else the machine does. A kill costs one row. Figures go to results/never-slower.json and as tables to
-docs/measurements/never_slower.md, once all rows are there.
+in this process, in an order that alternates, in several turns. Each turn has a solver of its own, which begins as a run does:
+it has measured what passes cost, and learned nothing of its drafts. What it loses by learning is counted from the first
+problem on. Another solver warms the machine up, and writes the target's own texts; it measures no costs, as a run without drafts.
+The prompt's own pass, which both need, is timed by itself: texts that were drawn differ in length, and what is compared is
+the time from question to answer for texts as long as the target's own, and beside it the answer's time alone. Both are given by
+the wall clock and by CPU time, and greedy texts are held against the target's own. With --cpu the engines' own clocks count
+CPU time, too: what drafts cost is then not what else the machine does. A kill costs one row. Figures go to
+results/never-slower.json and as tables to docs/measurements/never_slower.md, once all rows are there.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ DRAFTERS = {
             "prompt_lookup suffix pld_plus adapld token_recycling logitspec rest dresd hybrid"
         ).split()
     },
+    "hybrid, suffix+lm": ("draft=hybrid", "sources=suffix+lm"),
+    "hybrid, suffix+eagle3": ("draft=hybrid", "sources=suffix+eagle3"),
 }
 # that need no draft model, head or corpus of the target's: on texts that repeat themselves, of the target that writes such
 COPYING = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
@@ -64,7 +68,6 @@ OWN = "synthetic"  # what the embedded pair was trained for; on the others its d
 PERIODS = ("a b ", "one two three ", "x=1; ", "Monday ", "to be or not ", "7 + 7 = 14, ")
 WANTED = 0.97  # of the target's own speed, at least
 ROOTS = ("Solver", "Solve", "central")
-WARM = 1  # problems that are not counted
 SMALL = 4  # times as many problems for the embedded copier: its answers take a tenth of the target's seconds
 PROMPTS = 3  # times that a prompt is read by itself
 CLOCKS = ("wall", "cpu")
@@ -86,38 +89,36 @@ def problems_of(text: str, count: int) -> Iterator[BenchmarkProblem]:
 def measured(
     name: str, text: str, temperature: float, given: Mapping[str, Any], engines: Engines
 ) -> dict[str, Any]:
-    """Solve problems in both ways in turn; return seconds and tokens of each group of them."""
+    """Solve problems in both ways in turn; return seconds, tokens and equal texts of each group of them."""
     copier = ["model=tiny-copier"] * (text != OWN and name in COPYING)
     more = SMALL if copier else 1
     options = [*copier, *DRAFTERS[name], "accept=lossless", "split=token"]
     options += [f"temperature={temperature}", "quiet=true"]
-    size = given["concurrency"]
-    solver = _solver(
-        [*options, f"max_new_tokens={given['tokens']}", f"concurrency={size}"], engines
-    )
-    prompts = _solver(
-        [*options, "adaptive=false", "max_new_tokens=1", f"concurrency={size}"], engines
-    )
+    options += [f"max_new_tokens={given['tokens']}", f"concurrency={given['concurrency']}"]
+    off = _solver([*options, "adaptive=false"], engines)
+    turns = [_solver(options, engines) for _ in range(given["turns"])]
     settle()
-    warm = WARM * size * more
-    todo = list(problems_of(text, given["problems"] * more + warm))
+    size, todo = given["concurrency"], list(problems_of(text, given["problems"] * more))
+    for mode in ("plain", "speculative"):
+        _timed(off, todo[:size], mode)
     groups: list[dict[str, float]] = []
     counts: Counter[str] = Counter()
     for start in range(0, len(todo), size):
         these = todo[start : start + size]
-        read = [_timed(prompts, these, "plain") for _ in range(PROMPTS)]
+        read = [_timed(off, these, "plain", 1) for _ in range(PROMPTS)]
+        prompt = {clock: median(one[at] for one in read) for at, clock in enumerate(CLOCKS)}
         group: dict[str, float] = defaultdict(float)
-        for turn in range(given["turns"]):
-            order = ("plain", "speculative")[:: -1 if (start // size + turn) % 2 else 1]
-            prompt = {clock: median(one[at] for one in read) for at, clock in enumerate(CLOCKS)}
+        for turn, solver in enumerate(turns):
             for clock, seconds in prompt.items():
                 group[f"prompt {clock}"] += seconds
-            for mode in order:
-                wall, cpu, done = _timed(solver, these, mode)
+            texts: dict[str, dict[str, list[int]]] = {}
+            for mode in ("plain", "speculative")[:: -1 if (start // size + turn) % 2 else 1]:
+                wall, cpu, done = _timed(off if mode == "plain" else solver, these, mode)
                 group[f"{mode} wall"] += wall - prompt["wall"]
                 group[f"{mode} cpu"] += cpu - prompt["cpu"]
                 group[f"{mode} tokens"] += sum(len(one.outcome.tokens) for one in done)
-                if start < warm or mode == "plain":
+                texts[mode] = {one.problem.id: list(one.outcome.tokens) for one in done}
+                if mode == "plain":
                     continue
                 for one in (one for solved in done for one in solved.outcome.rounds):
                     counts += Counter(
@@ -126,8 +127,10 @@ def measured(
                         drafted=len(one.drafted),
                         kept=len(one.kept),
                     )
-        if start >= warm:
-            groups.append(group)
+            group["answers"] += len(these)
+            for answer, tokens in texts["plain"].items():
+                group["equal"] += texts["speculative"][answer] == tokens
+        groups.append(group)
     return {"groups": groups, **counts}
 
 
@@ -139,11 +142,11 @@ def _solver(options: list[str], engines: Engines) -> Solver:
 
 
 def _timed(
-    solver: Solver, problems: Sequence[BenchmarkProblem], mode: str
+    solver: Solver, problems: Sequence[BenchmarkProblem], mode: str, budget: int | None = None
 ) -> tuple[float, float, list[Any]]:
     """Solve problems; return the seconds by the wall and of the processor, and what came of it."""
     cpu, wall = time.process_time(), time.perf_counter()
-    done = list(solver.solve(problems, mode))  # type: ignore[arg-type]
+    done = list(solver.solve(problems, mode, budget))  # type: ignore[arg-type]
     return time.perf_counter() - wall, time.process_time() - cpu, done
 
 
@@ -179,60 +182,102 @@ def text(found: Mapping[str, Any]) -> str:
     temperatures = of["temperatures"]
     speeds = {key: speed(row)[0] for key, row in rows.items()}
     least = min(speeds, key=speeds.__getitem__)
-    below, sure = _below(list(map(speed, rows.values())))
-    alone, sure_alone = _below(list(map(answer_alone, rows.values())))
+    missed = _missed(rows)
+    both = sum(speed(row, "cpu")[0] < WANTED for row in missed)
+    equal, answers = _equal([row for key, row in rows.items() if key.endswith("/0")])
     lines = [
-        f"{len(rows)} rows: {below} are below {WANTED:.2f}x, {sure} of them with their whole interval, and the median is {median(speeds.values()):.2f}x. The least is"
-        f" {speeds[least]:.2f}x ({least}). Of the answers alone {alone} are below, {sure_alone} with their whole interval. {of['problems']} problems each ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways, {of['concurrency']} at a time, at most"
-        f" {of['tokens']} tokens; {found['provenance']['machine']['cpu']}, one thread.",
+        f"{len(rows)} rows, {of['problems']} problems each ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways, each time by a solver that"
+        f" begins with nothing learned, {of['concurrency']} at a time, at most {of['tokens']} tokens; {found['provenance']['machine']['cpu']}, one thread."
+        f" The median is {median(speeds.values()):.2f}x by the wall clock, and the least {speeds[least]:.2f}x ({least})."
+        f" Of the {len(missed)} rows that are below {WANTED:.2f}x by the wall clock {both} are by CPU time, too."
+        f" Greedy texts (T = 0) are equal to the target's own in {equal:,} of {answers:,} answers.",
+        "",
+        *markdown(
+            [
+                "Rows",
+                f"whole interval at {WANTED:.2f}x or above",
+                "at it or above, interval reaches below",
+                "below, interval reaches it",
+                "whole interval below",
+            ],
+            [
+                [f"{what}, {clock}", *_places([of_row(row, short) for row in rows.values()])]
+                for what, of_row in (
+                    ("From question to answer", speed),
+                    ("Answers alone", answer_alone),
+                )
+                for clock, short in (("wall clock", "wall"), ("CPU time", "cpu"))
+            ],
+        ),
         "",
     ]
     headings = ["", *(f"T = {t:g} [95 %] (answers alone)" for t in temperatures)]
-    headings += [f"T = {t:g}: rounds with a draft; drafted, kept" for t in temperatures]
+    more = [f"T = {t:g}: rounds with a draft; drafted, kept" for t in temperatures]
+    more += ["T = 0: texts equal to the target's own"] * (0 in temperatures)
     for name, title in TEXTS.items():
         own = [d for d in of["drafters"] if any(f"{d}/{name}/{t:g}" in rows for t in temperatures)]
         if own:
-            cells = [_cells([rows[f"{d}/{name}/{t:g}"] for t in temperatures], d) for d in own]
-            lines += [f"### {title} (`{name}`)", "", *markdown(headings, cells), ""]
+            cells = [_cells({t: rows[f"{d}/{name}/{t:g}"] for t in temperatures}, d) for d in own]
+            lines += [f"### {title} (`{name}`)", "", *markdown([*headings, *more], cells), ""]
     others = [name for name in of["texts"] if name != OWN]
     if len(others) > 1:
         lines += [f"### {', '.join(f'`{name}`' for name in others)} together", ""]
-        cells = [[d, *(_together(rows, d, others, t) for t in temperatures)] for d in of["drafters"]]  # fmt: skip
-        lines += [*markdown(headings[: 1 + len(temperatures)], cells), ""]
+        clocks = [f"T = {t:g} by CPU time" for t in temperatures]
+        cells = [
+            [d, *(_together(rows, d, others, t, c) for c in CLOCKS for t in temperatures)]
+            for d in of["drafters"]
+        ]
+        lines += [*markdown([*headings, *clocks], cells), ""]
     return "\n".join(lines).rstrip("\n")
 
 
 def _together(
-    rows: Mapping[str, Any], drafter: str, texts: Sequence[str], temperature: float
+    rows: Mapping[str, Any], drafter: str, texts: Sequence[str], temperature: float, clock: str
 ) -> str:
     """Return the cell of a drafter for several texts at once: there is less chance in it than in each by itself."""
     keys = [f"{drafter}/{text}/{temperature:g}" for text in texts]
     groups = [group for key in keys if key in rows for group in rows[key]["groups"]]
-    return _spoken({"groups": groups}) if groups else ""
+    return _spoken({"groups": groups}, clock) if groups else ""
 
 
-def _spoken(row: Mapping[str, Any]) -> str:
-    value, bounds = speed(row)
+def _spoken(row: Mapping[str, Any], clock: str = "wall") -> str:
+    value, bounds = speed(row, clock)
     ends = f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""
-    return f"{value:.2f}x{ends} ({answer_alone(row)[0]:.2f}x)"
+    return f"{value:.2f}x{ends} ({answer_alone(row, clock)[0]:.2f}x)"
 
 
-def _below(found: Sequence[tuple[float, Interval | None]]) -> tuple[int, int]:
-    """Count what is below the aim, and what is with its whole interval."""
-    sure = sum(bounds is not None and bounds[1] < WANTED for _, bounds in found)
-    return sum(value < WANTED for value, _ in found), sure
+def _missed(rows: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows whose figure is below the aim by the wall clock."""
+    return [row for row in rows.values() if speed(row)[0] < WANTED]
 
 
-def _cells(rows: list[Mapping[str, Any]], name: str) -> list[str]:
+def _places(found: Sequence[tuple[float, Interval | None]]) -> list[str]:
+    """Count the rows by where they and their intervals lie: at the aim or above, on either side of it, below."""
+    ends = [(value, *(bounds or (-math.inf, math.inf))) for value, bounds in found]
+    above = sum(low >= WANTED for _, low, _ in ends)
+    below = sum(high < WANTED for _, _, high in ends)
+    missed = sum(value < WANTED for value, _, _ in ends) - below
+    return list(map(str, (above, len(ends) - above - missed - below, missed, below)))
+
+
+def _equal(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Return how many texts are the target's own, token by token, and how many there are."""
+    groups = [group for row in rows for group in row["groups"]]
+    equal, answers = (sum(int(g.get(what, 0)) for g in groups) for what in ("equal", "answers"))
+    return equal, answers
+
+
+def _cells(rows: Mapping[float, Mapping[str, Any]], name: str) -> list[str]:
     speeds, drafts = [], []
-    for row in rows:
+    for row in rows.values():
         speeds.append(_spoken(row))
         count = max(row.get("drafts", 0), 1)
         share = row.get("drafts", 0) / max(row.get("rounds", 0), 1)
         drafts.append(
             f"{100 * share:.0f} %; {row.get('drafted', 0) / count:.1f}, {row.get('kept', 0) / count:.1f}"
         )
-    return [name, *speeds, *drafts]
+    same = ["{} of {}".format(*_equal([row])) for t, row in rows.items() if t == 0]
+    return [name, *speeds, *drafts, *same]
 
 
 FIGURES = FiguresPage(
@@ -251,11 +296,14 @@ def digest() -> str:
 def main() -> int:
     a = parser(
         __doc__,
-        problems=(8, "of each row, but for one that warms up"),
+        problems=(8, "of each row"),
         drafters=(list(DRAFTERS), "which of them"),
         texts=(list(TEXTS), "which of them"),
         temperatures=[0.0, 0.6],
-        turns=(2, "in which each problem is solved in both ways"),
+        turns=(
+            3,
+            "in which each problem is solved in both ways, each beginning with nothing learned",
+        ),
         tokens=(256, "of an answer at most"),
         concurrency=(1, "problems under way at a time"),
         cpu=(False, "decide by CPU time: other work is running here"),

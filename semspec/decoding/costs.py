@@ -86,7 +86,11 @@ class Curve:
 
     @property
     def slope(self) -> float:
-        """Seconds that each position cached before costs."""
+        """Seconds that each position cached before costs, one price for all sizes.
+
+        No decision goes by it: a position costs a pass over many tokens several times what it costs a lone one
+        (docs/drafters.md), and one price for both would make long drafts look cheaper the longer the context.
+        """
         return max(self._shared / self._spread, 0.0) if self._spread > 1e4 else 0.0
 
     def at(self, size: float, context: float | None = None) -> float:

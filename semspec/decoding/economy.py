@@ -126,7 +126,10 @@ class Economy:
         return max(first - token, 0.0) if first and token else 0.0
 
     def reading(self, fed: float, tree: bool = False, context: float | None = None) -> float:
-        """Return what a pass over so many tokens costs."""
+        """Return what a pass over so many tokens costs, behind contexts like those of late.
+
+        ``context`` prices the pass alone; a plain token behind it costs more, too, and is not priced so.
+        """
         price = self._plain(self._target(TREE if tree else READ, fed, context))
         return price * self.experience.factor
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,18 +18,26 @@ from semspec.decoding.budget import Adaptive
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import CHAIN, Costs
 from semspec.decoding.pace import Pace, Steady
+from semspec.decoding.pacing import Pacing
 from semspec.decoding.trim import shorten
+from semspec.drafters.eagle3 import Eagle3Drafter
+from semspec.drafters.hybrid import Hybrid
 from semspec.drafters.lm import LanguageModel
+from semspec.drafters.medusa import MedusaDrafter
 from semspec.engines.toy import Toy
+from semspec.models.location import ModelConfig
 from semspec.protocols import Drafter
 from semspec.rules.lossless import Lossless
 from semspec.rules.random import Random
 from semspec.types import Draft, Sampling
 from tests.statistical.test_laws import SURE
 from tests.statistical.test_retrieval_laws import CONTEXT_DRAFTERS, REPEATING, retrieval
+from tests.support.binding import run_of
 from tests.support.costs import economy, table
+from tests.support.datastores import TOY_FACTS
 from tests.support.deep import samples
-from tests.support.law import p_value, speculative_plan
+from tests.support.heads import target_folder, toy_eagle3, toy_medusa
+from tests.support.law import p_value, speculative_plan, toy_kit
 
 pytestmark = pytest.mark.deep(quick=True)
 SAMPLES = samples(quick=1_500, deep=4_000)
@@ -123,6 +132,69 @@ def test_trees_of_the_depth_and_the_nodes_that_pay_are_lossless(tree: str, chain
     assert p_value(TOY, plan, Lossless(), Sampling(0.8), pace=made, **options) > SURE
     assert not cuts or (decided["cut"] > 20), decided
     assert not chain or min(decided["asked a chain"], decided["asked a tree"]) > 20, decided
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Drafters with random heads, alone and behind a copying one; EAGLE-3's can draft three of the four tokens."""
+    home: Path = tmp_path_factory.mktemp("heads")
+    target = target_folder(home / "target", TOY.vocabulary)
+    eagle3 = str(toy_eagle3(home / "eagle3", TOY.vocabulary, [0, 2, 3]))
+    medusa = str(toy_medusa(home / "medusa", TOY.vocabulary))
+    run = run_of({"target": TOY_FACTS, "draft": TOY_FACTS}, folders={"target": target})
+    size: dict[str, Any] = {"tree_depth": 3, "tree_top_k": 3, "tree_nodes": 7}
+    made: dict[str, Any] = {}
+    for tree in ("chain", "static", "dynamic", "sampled"):
+        shape = {"tree": tree, **size}
+        made[f"eagle3 {tree}"] = Eagle3Drafter(head=ModelConfig(path=eagle3), **shape).bind(run)
+        made[f"medusa {tree}"] = MedusaDrafter(head=ModelConfig(path=medusa), **shape).bind(run)
+        for name in ("lm", "eagle3"):
+            made[f"suffix+{name} {tree}"] = Hybrid(
+                sources=f"suffix+{name}", match=2, eagle3=eagle3, chain=2, **shape
+            ).bind(run)
+    return made
+
+
+def paces_of_a_run(
+    drafter: Drafter, sampling: Sampling, costs: Costs, decided: Counter[str]
+) -> Callable[[int, int], Pace]:
+    """As ``paces``, with the options that a run chooses for this drafter."""
+    shared = economy(costs)
+    kit = toy_kit(Lossless(), TOY.models()["target"], sampling, 0)
+    watching = drafter.open(kit)
+
+    def made(longest: int, cap: int) -> Pace:
+        pacing, pair = Pacing(costs, {"draft": shared}), (drafter, Lossless())
+        pace = pacing.of_tokens("draft", pair, watching, sampling, longest, cap, chain=3)
+        assert isinstance(pace, Adaptive)
+        options = {one.name: getattr(pace, one.name) for one in fields(pace) if one.init}
+        return Watched(**options, decided=decided)
+
+    return made
+
+
+ALONE = [f"{head} {tree}" for head in ("eagle3", "medusa") for tree in ("chain", *CHAINS)]
+BESIDE = [f"suffix+{name} {tree}" for name in ("lm", "eagle3") for tree in ("chain", *CHAINS)]
+
+
+@pytest.mark.parametrize("name", [*ALONE, *BESIDE])
+def test_heads_and_copies_beside_a_model_that_draft_what_pays_are_lossless(
+    heads: Any, name: str
+) -> None:
+    decided: Counter[str] = Counter()
+    drafter, sampling = heads[name], Sampling(0.8, top_p=0.9)
+    costs = table(passing=0.8, fed=0.1, units=0.05, asked=0.02, tree=0.03)
+    costs.fixed = False
+    for size in (1, 2, 4):
+        costs.add("draft", CHAIN, 1, size, 0.1 + 0.05 * size)
+    costs.fixed = True
+    made = paces_of_a_run(drafter, sampling, costs, decided)
+    options: dict[str, Any] = {"prompt": REPEATING, "draft_length": 3, "samples": FEWER}
+    plan = speculative_plan(drafter, Lossless())
+    p = p_value(TOY, plan, Lossless(), sampling, pace=made, length=LENGTH, **options)
+    assert p > SURE
+    assert sum(decided[f"draft of {n}"] for n in (1, 2, 3)) > 20, decided
+    assert decided["cut"] + decided["dropped"] + decided["alone"] + decided["pause"] > 20, decided
 
 
 def test_nested_drafts_that_come_and_go_are_lossless() -> None:
