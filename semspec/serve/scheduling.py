@@ -84,9 +84,8 @@ class Scheduler:
 
     @property
     def repeats(self) -> bool:
-        """True if one seed has one text, whatever else is running: SGLang draws by itself, and with costs the load decides."""
-        solver = self.solver
-        return solver is not None and not solver.free and solver.pacing.costs is None
+        """True if one seed has one text, whatever else is running: SGLang draws by itself."""
+        return self.solver is not None and not self.solver.free
 
     @property
     def drafts_lost(self) -> bool:
