@@ -97,6 +97,14 @@ serving: $(CORE) ## The server at 1 to 64 clients, with drafts and without, into
 serving-sglang: $(SGLANG) ## The same over SGLang servers on the CPU
 	@$(ONE_THREAD) .venv-sglang/bin/python scripts/bench_serve.py --table sglang $(ARGS)
 
+.PHONY: soak
+soak: $(CORE) ## 10,000 requests, right and wrong, to the server with engine=hf, into docs/measurements/serving.md; ARGS="adaptive=true"
+	@$(ONE_THREAD) .venv/bin/python scripts/soak.py $(ARGS)
+
+.PHONY: soak-sglang
+soak-sglang: $(SGLANG) ## The same over SGLang servers on the CPU, which are killed meanwhile (more than an hour)
+	@$(ONE_THREAD) .venv-sglang/bin/python scripts/soak.py engine=sglang $(ARGS)
+
 ##@ Check
 
 .PHONY: test

@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import os
 import re
+import secrets
 import shlex
 import socket
 import subprocess
@@ -38,6 +39,7 @@ SHARES: Mapping[Role, float] = {
     "target": 0.75,
     "draft": 0.7,
 }  # where nothing is known of GPU and models
+LEAST_PORT = 10_000  # of those that are chosen here
 GRACE = 5.0  # seconds that a server has to end by itself
 TELL = 15.0  # seconds between lines about a server that is still loading
 _TENSORS = ("--tp-size", "--tp", "--tensor-parallel-size")
@@ -228,12 +230,28 @@ def installed() -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens on, all different."""
+    """Return ports of this machine that nobody listens on, all different.
+
+    They are below those that the kernel gives to whoever names none: SGLang's own processes ask for a dozen of these while a model
+    loads, and could be given the port of a server that is not there yet. (It would then wait for ever, and not end.)
+    """
+    found: list[int] = []
+    most = _given_by_the_kernel()
     with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in held:
-            one.bind((HERE, 0))
-        return [int(one.getsockname()[1]) for one in held]
+        while len(found) < count:
+            held = stack.enter_context(socket.socket())
+            wanted = LEAST_PORT + secrets.randbelow(most - LEAST_PORT) if most > LEAST_PORT else 0
+            with contextlib.suppress(OSError):  # somebody has it
+                held.bind((HERE, wanted))
+                found.append(int(held.getsockname()[1]))
+    return found
+
+
+def _given_by_the_kernel() -> int:
+    """Return the first of the ports that the kernel chooses by itself."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return 32768
 
 
 # ---- their life -----------------------------------------------------------------------------------

@@ -275,3 +275,11 @@ def test_a_machine_is_checked_before_anything_is_fetched(
     nvidia_smi.install(tmp_path / "bin", monkeypatch, nvidia_smi.table(24_564))
     with pytest.raises(UserError, match="use 4 such GPUs"):
         Sglang().check_machine({"target": target}, 512)
+
+
+def test_ports_of_servers_are_none_that_the_kernel_gives_to_others() -> None:
+    """While a model loads, SGLang's own processes are given a dozen ports: the server's must not be one of them."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found = servers.free_ports(50)
+    assert len(set(found)) == 50
+    assert all(servers.LEAST_PORT <= port < first for port in found)
