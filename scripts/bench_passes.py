@@ -38,7 +38,7 @@ CONTEXT, PLAIN = 256, 16  # tokens of the context, and written at a time by plai
 SAMPLING = Sampling(temperature=0.6)
 ROUNDS = {
     "prompt_lookup, chain": ("draft=prompt_lookup", "accept=lossless"),
-    "lm, chain": ("draft=lm", "accept=lossless"),
+    "lm, chain": ("draft=lm", "accept=lossless", "draft_length=5"),
     "lm, tree": ("draft=lm", "tree=dynamic", "accept=lossless"),
     "EAGLE-3, tree": ("draft=eagle3", "accept=lossless"),
     "EAGLE-3, pruned by ARC": ("draft=eagle3", "accept=arc", "prune=entropy"),
@@ -109,8 +109,8 @@ class Metered:
 
 
 def outside_target(options: Sequence[str], problems: int) -> Mapping[str, float]:
-    """Return what a round costs besides the target's passes: the drafter and all that stands between."""
-    config = build(compose(expand_shorthands(["split=token", *options])))
+    """Return what a round of a fixed size costs besides the target's passes: the drafter and all that stands between."""
+    config = build(compose(expand_shorthands(["split=token", "adaptive=false", *options])))
     todo = list(islice(config.benchmark.problems(), problems + 1))
     with Solver(config) as solver:
         target = solver.engines["target"] = Metered(solver.engines["target"])
