@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -122,3 +125,70 @@ def test_without_the_drafts_server_the_target_goes_on_alone_and_drafts_come_back
         draft.start()
         live.wait(lambda: said(live, QUESTIONS[0]) == expected[0], "no drafts again", WAIT)
         assert [said(live, question) for question in QUESTIONS] == expected
+
+
+# ---- clients that go ------------------------------------------------------------------------------
+
+
+def under_way(url: str) -> int:
+    """How many requests SGLang itself has, running and waiting."""
+    with urllib.request.urlopen(f"{url}/v1/loads?include=core", timeout=60) as reply:
+        loads = json.load(reply)["loads"]
+    return sum(one["num_running_reqs"] + one["num_waiting_reqs"] for one in loads)
+
+
+def send(live: Live, body: dict[str, Any]) -> socket.socket:
+    """Send a request and do not wait for its answer."""
+    told = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(told)}\r\n\r\n"
+    connection = socket.create_connection(("127.0.0.1", live.port), WAIT)
+    connection.sendall(head.encode() + told)
+    return connection
+
+
+def long_answer(**fields: Any) -> dict[str, Any]:
+    turns = [{"role": "user", "content": QUESTIONS[0]}]
+    return {"messages": turns, "max_tokens": 900, "ignore_eos": True, **fields}
+
+
+def comes_to_rest(live: Live, servers: Pair) -> float:
+    """Return the seconds until neither SGLang has anything to do, and see that it stays so."""
+    began = time.monotonic()
+    both = servers.target, servers.draft
+    live.wait(lambda: not any(map(under_way, both)), "SGLang goes on", WAIT)
+    took = time.monotonic() - began
+    for _ in range(20):
+        assert not any(map(under_way, both)), "there was another request"
+        time.sleep(0.1)
+    return took
+
+
+@pytest.mark.parametrize("fields", [{"semspec": {"off": True}}, {}])
+def test_sglang_writes_no_more_for_a_client_that_goes_in_the_middle_of_a_stream(
+    servers: Pair, alone: Live, fields: dict[str, Any]
+) -> None:
+    connection = send(alone, long_answer(stream=True, **fields))
+    got = b""
+    while b'"reasoning_content":"' not in got:
+        got += connection.recv(4096)
+    alone.wait(lambda: under_way(servers.target), "nothing is under way")
+    connection.close()
+    assert comes_to_rest(alone, servers) < 5
+    alone.wait(lambda: alone.lines()[-1]["event"] == "answer", "no line of it")
+    line = alone.lines()[-1]
+    assert line["outcome"] == "cancelled" and 0 < line["completion_tokens"] < 900
+
+
+def test_a_request_for_a_whole_text_is_aborted_where_it_is_written(
+    servers: Pair, alone: Live
+) -> None:
+    """The text is asked for in one request of 900 tokens: it ends long before it would by itself."""
+    body = long_answer(semspec={"off": True})
+    began = time.monotonic()
+    assert alone.chat(**body)["usage"]["completion_tokens"] == 900
+    whole = time.monotonic() - began
+    connection = send(alone, body)
+    alone.wait(lambda: under_way(servers.target), "nothing is under way")
+    connection.close()
+    assert comes_to_rest(alone, servers) < min(5, whole / 3)
+    assert said(alone, QUESTIONS[1], semspec={"off": True})[0]  # and the next one is answered
