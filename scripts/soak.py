@@ -727,7 +727,7 @@ def with_row(
 ) -> dict[str, Any]:
     """Return all figures with those of one kind of server, in the place of its earlier ones."""
     rows = {**found["rows"], name: row} if found is not None else {name: row}
-    return {"digest": of, "rows": rows}
+    return {"digest": of, "rows": dict(sorted(rows.items()))}
 
 
 def main() -> int:
@@ -740,7 +740,8 @@ def main() -> int:
     given, more = read_known(Options, words, "scripts.soak")
     if given.url and more:
         raise UserError(f"{more[0]}: options of a server are for one that is started here: leave url= out")  # fmt: skip
-    collected = provenance.collect(given.seed)  # before the run: of this code, and this load
+    # before the run: of this code, and this load
+    of, collected = digest(), provenance.collect(given.seed)
     with contextlib.ExitStack() as stack:
         options, servers, started = ["max_new_tokens=150"], list[Any](), None
         if not given.url:
@@ -754,9 +755,9 @@ def main() -> int:
             started = stack.enter_context(server(*options, *more))
         figures, wrong = soak(given.url or started.url, started, given, servers)
     if started is not None and given.requests >= WHOLE:
-        row = {**figures, "options": more, "provenance": collected}
+        row = {**figures, "why": wrong[:20], "options": more, "provenance": collected}
         name = NAMES[given.engine] + (f", `{' '.join(more)}`" if more else "")
-        FIGURES.write(with_row(read_json(FIGURES.results), name, row, digest()))
+        FIGURES.write(with_row(read_json(FIGURES.results), name, row, of))
     echo(json.dumps(figures))
     for why in wrong[:20]:
         echo(why, newline=" ")

@@ -86,9 +86,9 @@ def test_an_answer_of_another_status_or_field_is_wrong() -> None:
 
 
 def test_each_kind_of_server_has_its_row() -> None:
-    found = soak.with_row(None, "`engine=hf`", row(), "old")
-    found = soak.with_row(found, "SGLang", row(kills={"target": 3, "draft": 2}), "old")
-    found = soak.with_row(found, "`engine=hf`", row(seconds=2000, wrong=1), "new")
+    found = soak.with_row(None, soak.NAMES["hf"], row(), "old")
+    found = soak.with_row(found, soak.NAMES["sglang"], row(kills={"target": 3, "draft": 2}), "old")
+    found = soak.with_row(found, soak.NAMES["hf"], row(seconds=2000, wrong=1), "new")
     assert found["digest"] == "new"
     _, _, first, second = soak.text(found).splitlines()
     assert first == (
