@@ -79,6 +79,7 @@ ABILITIES: Mapping[str, Mapping[str, Any]] = {  # that not every server has; whe
     "tools": {"tools": TOOLS},
     "tool_choice": {"tools": TOOLS, "tool_choice": "required"},
 }
+DRAFTED = ("prediction", "return_spec_tokens_details")  # that nothing comes of without drafts
 HEADERS = ("off", "steps", "rule=logprob; threshold=-5; draft_length=3", "thinking_stop=none")
 OURS: Sequence[Mapping[str, Any]] = (
     {"off": True},
@@ -121,6 +122,9 @@ REFUSED: Sequence[tuple[Mapping[str, Any], str]] = (  # fields of a chat, and th
     ({"reasoning_effort": "low", "thinking_token_budget": 9}, "reasoning_effort"),
     ({"thinking_token_budget": 9, "max_tokens": 2}, "thinking_token_budget"),
     ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+    ({"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs.enable_thinking"),
+    ({"semspec": {"off": True}, "prediction": {"type": "content", "content": "x"}}, "prediction"),
+    ({"semspec": {"off": True, "threshold": -5}}, "semspec.threshold"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"return_spec_tokens_details": 1}, "return_spec_tokens_details"),
     ({"semspec": {"rule": "nobody"}}, "semspec.rule"),
@@ -217,7 +221,6 @@ def chat(rng: random.Random, able: Mapping[str, bool]) -> dict[str, Any]:
     told = {"messages": turns, "max_tokens": rng.choice((1, 2, 17, 64, 150))}
     more: dict[str, Callable[[], Any]] = {
         "logprobs": lambda: True,
-        "chat_template_kwargs": lambda: {"enable_thinking": rng.random() < 0.5},
         "response_format": lambda: rng.choice(({"type": "text"}, *((SCHEMA,) if able["response_format"] else ()))),
         "tools": lambda: TOOLS,
     }  # fmt: skip
@@ -245,6 +248,9 @@ def _together(told: dict[str, Any]) -> dict[str, Any]:
     if told.get("response_format") == SCHEMA or told.get("tool_choice") == "required":
         told.pop("ignore_eos", None)
         told.pop("prediction", None)
+    if told.get("semspec", {}).get("off"):
+        for name in DRAFTED:
+            told.pop(name, None)
     return told
 
 
@@ -256,7 +262,7 @@ def completion(rng: random.Random) -> dict[str, Any]:
     told |= common(rng, {"logprobs": lambda: rng.randrange(4)})
     if rng.random() < 0.7:
         told["max_tokens"] = rng.choice((1, 17, 64))
-    return told
+    return _together(told)
 
 
 def choices_of(asked: Mapping[str, Any]) -> int:
@@ -345,6 +351,7 @@ class Client:
         asked = chat(rng, self.able)
         if "semspec" not in asked and rng.random() < 0.15:
             fits = [one for one in HEADERS if "thinking" not in one or asked["max_tokens"] > ROOMY]
+            fits = [one for one in fits if one != "off" or not set(DRAFTED) & set(asked)]
             self.headers.told["x-semspec"] = rng.choice(fits)
         return asked
 
