@@ -416,8 +416,7 @@ class Solver(Loaded):
         made._own, made.config = False, replace(self.config, **changes)
         if ignore_eos:
             made.stop_ids = frozenset()
-        if made.config.split != "token" or not made.drafter.reach:  # else its own options say it
-            made.draft_length = made.config.lengths["draft_length"]
+        made._settle_length()
         if set(changes) == {"seed"}:  # for every request
             return made
         check(made.config)
@@ -446,9 +445,13 @@ class Solver(Loaded):
         made = copy.copy(self)
         made._own, made.config = False, replace(self.config, adaptive=False)
         made.pacing = Pacing(self.pacing.costs)
-        if made.config.split != "token" or not made.drafter.reach:  # else its own options say it
-            made.draft_length = made.config.lengths["draft_length"]
+        made._settle_length()
         return made
+
+    def _settle_length(self) -> None:
+        """Let the option say how long drafts are, unless the drafter's own options do."""
+        if self.config.split != "token" or not self.drafter.reach:
+            self.draft_length = self.config.lengths["draft_length"]
 
     def unstopped(self) -> Solver:
         """Return the same solver with no stopper: the same seed gives the same text up to a stop, and what follows it."""

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 
 from semspec.decoding.beliefs import Signal, deep, likely
 from semspec.decoding.costs import ASK, CHAIN
-from semspec.decoding.economy import EXPLORE, LOOK, NET, Economy
+from semspec.decoding.economy import LOOK, NET, Economy
+from semspec.decoding.experience import EXPLORE
 from semspec.decoding.ledger import Ledger
 from semspec.decoding.trim import depths, first_path, keep_nodes, shared, shorten
 from semspec.types import Draft, Round
@@ -76,7 +77,7 @@ class Adaptive:
     _hoped: float = field(default=0.0, init=False)
     _hope: float = field(default=0.0, init=False)  # of this round's draft
     _alone: int = field(default=1, init=False)
-    _vain: int = field(default=0, init=False)  # drafts in a row of which nothing was worth a pass
+    _vain: int = field(default=0, init=False)  # tokens written alone after the last vain draft
     _asked: int = field(default=0, init=False)  # units, in this round
     _proposal: Proposal | None = field(default=None, init=False)
     _ledger: Ledger = field(init=False)
@@ -126,10 +127,9 @@ class Adaptive:
             self._alone, self.resting = row, self.watches
             ledger.asleep |= row >= SLEEPS
             return
-        best, self.chain = self.longest, False
+        self._asked = self.longest
         if wakes:
-            best, _, self.chain = self._best()
-        self._asked = best
+            self._asked, _, self.chain = self._best()
         ledger.wake(wakes)
 
     def _best(self) -> tuple[int, float, bool]:
@@ -338,8 +338,7 @@ class Adaptive:
         elif sends:
             self._vain = 0
         else:  # it was made for nothing, and the next one may be as well
-            self._vain += 1
-            self._alone = min(1 << min(self._vain, 3), STRIDE)
+            self._vain = self._alone = min(2 * max(self._vain, 1), STRIDE)
             self._ledger.asleep |= self._alone >= SLEEPS
         return sorted(nodes) if sends else []
 

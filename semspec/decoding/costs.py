@@ -25,9 +25,8 @@ asked of one that grows trees."""
 FEW = 5  # measurements of one size of which the median counts
 MEMORY = 64  # measurements of one size: of more, the older ones fade
 OUTLIER = 3.0  # times what was expected: a longer pass counts as so long
-LEAST_SHARE = (
-    0.25  # of a row's seconds a token: its tokens take no less, whatever beginning it costs
-)
+# of a row's seconds a token: its tokens take no less, whatever beginning it costs
+LEAST_SHARE = 0.25
 PREFIX = 8  # tokens fed before the first written one: more are a prompt, and no cost of writing
 
 

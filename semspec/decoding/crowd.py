@@ -15,7 +15,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-EXPLORE = 0.005  # of the time: what may be lost by trials
+from semspec.decoding.experience import DEBT, EXPLORE, FEW, OUTLIER
+
 LOOK = 32  # tokens that each problem writes in a row while all write
 SHORT = 16  # the same, for a moment, where all have drafted
 CHECK = 1024  # tokens of each problem after which that comes in any case
@@ -26,9 +27,6 @@ LEAST = 64  # rounds of all problems together, in either case: what drafts come 
 SOON = 16  # the same, of a trial that is clear ...
 CLEARLY = 0.3  # ... by this share of its time
 HOLD = 32  # plain tokens for which another number of problems has to last before it counts
-FEW = 4  # rows, of which later ones may show that the first have found caches cold
-OUTLIER = 3.0  # times what was expected: a longer row counts as so long
-DEBT = 24.0  # plain tokens of each problem that a trial may have lost at most: of what is more, a pause of the machine is the likelier cause
 SLACK = 0.02  # of their time, by which drafts that go on may have lost before that is no accident
 FADES = 0.995  # of what earlier rows have taken, at each new one
 State = Literal["writing", "gathering", "trial", "drafting"]
@@ -50,9 +48,8 @@ class Crowd:
     _began: float = field(default=0.0, init=False)  # rounds that began before then are mixed ones
     _settling: int = field(default=0, init=False)  # rounds until all draft
     _gain: float = field(default=0.0, init=False)  # plain tokens, since it was counted last
-    _lost: float = field(
-        default=0.0, init=False
-    )  # the same of a whole trial, waking drafters included
+    # what a whole trial has lost, waking drafters included
+    _lost: float = field(default=0.0, init=False)
     _joined: int = field(default=0, init=False)  # rows that began while they gather
     _drafted: int = field(default=0, init=False)  # tokens of all problems since all wrote
     _spent: float = field(default=0.0, init=False)  # plain tokens of time in which it was gained
@@ -79,9 +76,8 @@ class Crowd:
         if self.state == "gathering":
             self._joined += 1
             if self._joined == max(1, self.size // 2):
-                self._began = min(
-                    self._began, now
-                )  # rows from here on are hardly kept waiting by drafts
+                # rows from here on are hardly kept waiting by drafts
+                self._began = min(self._began, now)
             left = (self._due - now) / self.token(known)
             if left >= 1:
                 return min(math.ceil(left), LOOK)
@@ -166,5 +162,6 @@ class Crowd:
         self.row_tokens = FADES * self.row_tokens + tokens
 
     def _end(self, lost: float) -> None:
-        self.state = "drafting" if self.gained else "writing"
+        """Let all write, until so much is made up for."""
+        self.state = "writing"
         self.owed = min(max(lost, 0.0), DEBT * self.size)

@@ -16,9 +16,8 @@ from typing import Any, Self
 from semspec.decoding.beliefs import Beliefs
 from semspec.decoding.costs import ASK, CHAIN, READ, TREE, WATCH, WRITE, Costs
 from semspec.decoding.crowd import HOLD, Crowd
-from semspec.decoding.experience import Experience
+from semspec.decoding.experience import DEBT, EXPLORE, Experience
 
-EXPLORE = 0.005  # of the time: what may be lost by drafts that are expected to lose
 COPIED, DRAWN = 0.4, 0.75  # the chance of a token of which nothing is known: looked up, by a model
 LOOK = 64  # tokens after which it is decided anew, where the load changes
 ALLOWANCE = 8.0  # plain tokens that a run may lose at its beginning, while nothing is known
@@ -26,7 +25,6 @@ LEARNING = 0.005  # seconds that it may lose there in any case
 SELDOM = 0.005  # copies for each token at least, where none was found for long
 EARNED = 128.0  # plain tokens of what drafts have really gained that may be lost again
 HORIZON = 8  # rounds in which what was lost may be expected to come back
-DEBT = 24.0  # that drafts may owe at most: of what is more, a pause of the machine is the likelier cause
 NET = 0.85  # of what was thought before of the worth of asking, at each new answer
 NUMBERS = ("bank", "net", "nodes", "spent", "gained", "drafted", "written")  # that are recorded
 RATE = 0.98  # of what was counted before of time and tokens, at each new round

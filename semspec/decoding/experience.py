@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+EXPLORE = 0.005  # of the time: what may be lost by drafts that are expected to lose
+# plain tokens that drafts may owe at most, each problem's: of what is more, a pause of the machine is the likelier cause
+DEBT = 24.0
 FADES = 0.97  # of what earlier rounds took, at each new one
 ENOUGH = 16  # tokens in a row from which the price of a plain one can be told
 FEW = 4  # rows until their price is trusted

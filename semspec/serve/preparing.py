@@ -248,9 +248,9 @@ class Desk:
 
         None: the thinking may go on as it likes, or there is none; raise ApiError where one is to be stopped then.
         """
-        for name in request.semspec.thinking if not isinstance(request, ChatRequest) else ():
-            raise refused(f"semspec.{name}", "a text that is continued has no thinking: ask for a chat")  # fmt: skip
         if not isinstance(request, ChatRequest):
+            for name in request.semspec.thinking:
+                raise refused(f"semspec.{name}", "a text that is continued has no thinking: ask for a chat")  # fmt: skip
             return None
         if not (opening(prompt) or CLOSE in solver.text.added):
             for name in request.thinking_asked:

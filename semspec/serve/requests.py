@@ -388,14 +388,9 @@ class Request(_Strict):
                 raise refused("ignore_eos", f"and {held_by} exclude each other")
             if self.prediction is not None:
                 raise refused("prediction", f"is not drafted from where {held_by} is given")
-        if self.semspec.off:
-            if self.prediction is not None:
-                raise refused(
-                    "prediction", "is not drafted from with semspec.off: give one of them"
-                )
-            if self.return_spec_tokens_details:
-                why = "counts drafts, and semspec.off makes none: give one of them"
-                raise refused("return_spec_tokens_details", why)
+        if self.semspec.off and self.return_spec_tokens_details:
+            why = "counts drafts, and semspec.off makes none: give one of them"
+            raise refused("return_spec_tokens_details", why)
 
     @property
     def held_by(self) -> str | None:

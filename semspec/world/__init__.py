@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semspec.world.base import LETTERS, Domain, Meaning, Problem, Style
+from semspec.world.base import LAST, LETTERS, Domain, Meaning, Problem, Style
 from semspec.world.residues import Residues
 from semspec.world.reuse import Editing, Grounded, Reuse, ReuseProblem
 from semspec.world.weekdays import Weekdays
@@ -27,7 +27,6 @@ TASKS: dict[str, Reuse] = {task.name: task for task in (Editing(), Grounded())}
 
 MOST_DEFINITIONS = len(LETTERS) - 1  # each needs a different name
 
-LAST = "final", "close"  # kinds of steps that end the thinking
 THINK_OPEN, THINK_CLOSE, STEP_END = "<think>\n", "\n</think>\n\n", "\n\n"
 
 
@@ -44,8 +43,8 @@ def _kind(problem: Problem) -> Domain | Reuse:
 def meaning(problem: Problem, step: str) -> Meaning | None:
     """Return the meaning of ``step`` in ``problem``'s domain, or None if it cannot be read.
 
-    The tags that open and close the thinking are not part of a step's meaning. But the last step (the final one, or
-    one that says only that all is known), and no other, closes the thinking, so a step that closes too early or too late has no meaning.
+    The tags that open and close the thinking are not part of a step's meaning. But the last step (the final one, or one
+    that says only that all is known), and no other, closes the thinking: a step that does so too early or too late has no meaning.
     """
     closes = step.rstrip().endswith("</think>")
     text = step.replace("<think>", "").replace("</think>", "").strip()

@@ -19,6 +19,7 @@ from typing import ClassVar
 Meaning = tuple[str, ...]
 """A canonical meaning: its kind ("goal", "start", "value", "recap", "doubt", "check", "close", "final") and what it claims."""
 
+LAST = "final", "close"  # kinds of steps that end the thinking
 LETTERS = "abcdefghkmnpqrstuvwxyz"  # without i, j, l, o: easily misread
 
 
@@ -287,10 +288,8 @@ class Domain(ABC):
         return None
 
     def _canonical(self, kind: str, slots: Mapping[str, str]) -> Meaning | None:
-        if kind in ("goal", "start", "final"):
+        if kind in ("goal", "start", *LAST):
             return (kind, *(slots[name] for name in "tvr" if name in slots))
-        if kind == "close":
-            return ("close",)
         if kind == "doubt":
             return ("doubt", slots["v"], slots["r"])
         if kind == "check":
@@ -352,7 +351,7 @@ class Domain(ABC):
             return meaning[1] in problem.names[1:known]
         if kind == "doubt":
             return claimed.get(meaning[1]) == meaning[2]
-        assert kind in ("final", "close"), kind
+        assert kind in LAST, kind
         return known == len(problem.names)
 
     def _stand(self, problem: Problem, before: Sequence[Meaning]) -> tuple[int, dict[str, str]]:

@@ -10,8 +10,9 @@ from itertools import count
 
 import pytest
 
-from semspec.decoding.crowd import CHECK, DEBT, HOLD, LOOK, SETTLED, Crowd
+from semspec.decoding.crowd import CHECK, HOLD, LOOK, SETTLED, Crowd
 from semspec.decoding.economy import Economy
+from semspec.decoding.experience import DEBT
 from tests.support.costs import table
 
 TOKEN = 0.02  # seconds of a plain token where all write

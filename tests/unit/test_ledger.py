@@ -8,7 +8,8 @@ import pytest
 
 from semspec.decoding.budget import Adaptive
 from semspec.decoding.crowd import LOOK
-from semspec.decoding.economy import DEBT, Economy
+from semspec.decoding.economy import Economy
+from semspec.decoding.experience import DEBT
 from semspec.decoding.ledger import Ledger
 from semspec.types import Answer, Context, Draft, Generate, Query, Round, Sampling
 from tests.support.costs import table

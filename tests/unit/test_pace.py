@@ -13,7 +13,8 @@ from semspec.decoding.beliefs import MEMORY, Beliefs, deep, likely
 from semspec.decoding.budget import FOREVER, Adaptive
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import CHAIN, WATCH, Curve
-from semspec.decoding.economy import ALLOWANCE, EXPLORE
+from semspec.decoding.economy import ALLOWANCE
+from semspec.decoding.experience import EXPLORE
 from semspec.decoding.pace import Steady
 from semspec.types import Draft, Round
 from tests.support.costs import SIZES, economy, table
