@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from semspec.decoding.budget import Adaptive
-from semspec.decoding.economy import ALLOWANCE, EXPLORE, LEARNING, Economy
-from semspec.decoding.experience import ENOUGH, LEAST, MOST, Experience
+from semspec.decoding.economy import ALLOWANCE, LEARNING, Economy
+from semspec.decoding.experience import ENOUGH, EXPLORE, LEAST, MOST, Experience
 from semspec.types import Draft, Round
 from tests.support.costs import economy, table
 
