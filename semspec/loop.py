@@ -143,9 +143,11 @@ class Speculation(Writing):
         units = self.pace.units()
         if not units:
             return Draft()
-        room = Room(self.left - len(tail), units, self.pace.unit_cap(), tail, chain=self.pace.chain)
+        pace = self.pace
+        size = self.left - len(tail), units, pace.unit_cap()
+        room = Room(*size, tail, chain=pace.chain, turns=pace.turns)
         draft = yield from drafted(self.drafter.draft(self.context, room), done)
-        self.pace.asked(units, draft.seconds)
+        pace.asked(units, draft.seconds)
         return draft
 
     def judge(self, draft: Draft, done: Round) -> Plan[Verdict]:

@@ -311,6 +311,16 @@ class Drafter(Plugin, Protocol):
         ...
 
     @property
+    def chains(self) -> bool:
+        """True if it may draft a chain in place of what ``reach`` counts, as long as ``draft_length`` says."""
+        ...
+
+    @property
+    def beside(self) -> Drafter | None:
+        """The model or head, one of its sources, beside which it copies: the pace says which of them drafts."""
+        ...
+
+    @property
     def refers(self) -> bool:
         """True if it copies from ``Kit.references`` by itself."""
         ...

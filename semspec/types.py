@@ -235,10 +235,20 @@ class Room:
     unit_cap: int  # tokens in a unit at most
     tail: Sequence[int] = ()  # drafted before and still being judged: draft what follows it
     chain: bool = False  # a chain is wanted, also of a drafter that grows trees
+    # where copies stand beside a model: who says which of them drafts; None: a copy, where there is one
+    turns: Turns | None = None
 
     @property
     def limit(self) -> int:
         return min(self.tokens, self.units * self.unit_cap)
+
+
+class Turns(Protocol):
+    """Says who drafts in a round, where what is looked up stands beside a model: by the text and earlier rounds alone."""
+
+    def model(self, found: Draft, room: Room) -> Room | None:
+        """Return the room for the model's draft in place of what was found, which may be nothing; None: the model rests."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

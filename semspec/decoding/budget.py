@@ -25,7 +25,7 @@ from semspec.decoding.economy import LOOK, NET, Economy
 from semspec.decoding.experience import EXPLORE
 from semspec.decoding.ledger import Ledger
 from semspec.decoding.trim import depths, first_path, keep_nodes, shared, shorten
-from semspec.types import Draft, Round
+from semspec.types import Draft, Round, Turns
 
 FOREVER = 1 << 30  # tokens: the rest of a problem
 UNLIKELY = 0.002  # chance of a node below which no more nodes are looked at
@@ -69,6 +69,7 @@ class Adaptive:
     )
     resting: bool = field(default=False, init=False)
     chain: bool = field(default=False, init=False)  # this round's draft is one in a tree's place
+    turns: Turns | None = field(default=None, init=False)
     net: float = field(default=0.0, init=False)  # as in ``Economy``, of this problem
     # how the draft before went: 0 none of it was kept, 2 all of it
     heat: str = field(default="1", init=False)
@@ -91,13 +92,8 @@ class Adaptive:
     # ---- before a draft --------------------------------------------------------------------------
 
     def units(self) -> int:
-        self.resting, self.chain, self._alone = False, False, 1
-        self._asked, self._proposal = 0, None
-        self._hope = 0.0
+        self._begin()
         self._ledger.begin()
-        if self._company != self.economy.company:
-            self._company = self.economy.company
-            self._prices.clear()
         if not self.economy.token:  # nothing was measured yet
             self._asked = self.longest
         elif row := self._ledger.row():
@@ -105,12 +101,26 @@ class Adaptive:
             self._alone, self.resting = row, row > 1
         elif self._ledger.crowded:
             self._decide_together()
-        elif self.copies:
+        else:
+            self._decide_alone()
+        return self._asked
+
+    def _begin(self) -> None:
+        """Forget what was decided in the round before."""
+        self.resting, self.chain, self._alone = False, False, 1
+        self._asked, self._proposal = 0, None
+        self._hope = 0.0
+        if self._company != self.economy.company:
+            self._company = self.economy.company
+            self._prices.clear()
+
+    def _decide_alone(self) -> None:
+        """Draft as much as pays, if that can be afforded."""
+        if self.copies:
             self._decide(self.longest, -self.net)
         else:
             best, loss, self.chain = self._best()
             self._decide(best, loss)
-        return self._asked
 
     def _decide(self, units: int, loss: float) -> None:
         """Ask for so many units if what they are expected to lose can be afforded; else let the target write on."""
@@ -241,6 +251,22 @@ class Adaptive:
             if draft.parents is not None:
                 self._sent(len(draft.tokens))
             return
+        nodes, hope, price, is_chain = self._weighed(parents, signals)
+        if not self._found(self._mood * hope, price, nodes):
+            nodes, hope = [], 0.0
+        self._proposal.sent = frozenset(nodes)
+        self._hope = hope
+        if not self.copies and nodes:
+            self._sent(len(nodes))
+        _keep(draft, nodes, is_chain)
+
+    def _weighed(
+        self, parents: Sequence[int], signals: Sequence[Signal]
+    ) -> tuple[list[int], float, float, bool]:
+        """Return the nodes that are worth their place, how many of them are expected to be kept, and what their pass costs.
+
+        At last whether they are a chain. The text's own mood is not in what is expected.
+        """
         chances: list[float] = []
         chance = self.economy.beliefs.chance
         for signal, parent in zip(signals, parents, strict=True):
@@ -251,12 +277,7 @@ class Adaptive:
         nodes = self._chosen(parents, chances)
         is_chain = all(parents[node] == at for at, node in zip([-1, *nodes], nodes, strict=False))
         price = self._price("read" if is_chain else "tree", 1 + len(nodes))
-        nodes = self._found(sum(chances[node] for node in nodes), price, nodes)
-        self._proposal.sent = frozenset(nodes)
-        self._hope = sum(hopes[node] for node in nodes)
-        if not self.copies and nodes:
-            self._sent(len(nodes))
-        _keep(draft, nodes, is_chain)
+        return sorted(nodes), sum(hopes[node] for node in nodes), price, is_chain
 
     def _sent(self, nodes: int) -> None:
         """Note how many nodes of a tree of so many levels are read: always about as many, if it is not cut."""
@@ -321,8 +342,8 @@ class Adaptive:
                 best, most = list(path), worth
         return best
 
-    def _found(self, gain: float, price: float, nodes: Sequence[int] = ()) -> list[int]:
-        """Decide between what was found and none of it, and note what it was worth to have asked."""
+    def _found(self, gain: float, price: float, nodes: Sequence[int] = ()) -> bool:
+        """Tell whether what was found is sent, or none of it, and note what it was worth to have asked."""
         economy, lone = self.economy, self._price("write", 1)
         without = lone if self.net > 0 or not self.copies else 1.0
         sends = bool(nodes) and economy.rate * gain - price > -without
@@ -340,7 +361,7 @@ class Adaptive:
         else:  # it was made for nothing, and the next one may be as well
             self._vain = self._alone = min(2 * max(self._vain, 1), STRIDE)
             self._ledger.asleep |= self._alone >= SLEEPS
-        return sorted(nodes) if sends else []
+        return sends
 
     # ---- after a round ---------------------------------------------------------------------------
 
@@ -348,6 +369,11 @@ class Adaptive:
         self._ledger.over()
 
     def observe(self, done: Round) -> None:
+        self._ledger.close(done, self._spent(done), bool(self._asked), self.resting)
+        self._look_back(done)
+
+    def _spent(self, done: Round) -> float:
+        """Return the plain tokens of time that a round is expected to have taken."""
         economy, tokens = self.economy, done.tokens
         if self._ledger.rounds % REFRESH == REFRESH - 1:
             self._prices.clear()
@@ -356,7 +382,11 @@ class Adaptive:
             spent += self._price("read" if done.parents is None else "tree", 1 + len(done.drafted))
         else:
             spent += economy.writing(len(tokens), self.watches and not self.resting)
-        self._ledger.close(done, spent, bool(self._asked), self.resting)
+        return spent
+
+    def _look_back(self, done: Round) -> None:
+        """Learn what became of a draft."""
+        tokens = done.tokens
         # answers that begin together begin alike: what becomes of their first drafts is one event, and not many
         if self._ledger.crowded and self._ledger.rounds == 1:
             return

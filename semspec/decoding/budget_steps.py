@@ -12,7 +12,7 @@ from itertools import pairwise
 from semspec.decoding.beliefs import Signal, deep
 from semspec.decoding.economy import Economy
 from semspec.decoding.trim import shorten
-from semspec.types import Draft, Round
+from semspec.types import Draft, Round, Turns
 
 FADES = 0.9  # of the average length of a step, at each new one
 NOTHING = 1e-9
@@ -29,6 +29,7 @@ class AdaptiveSteps:
     by_token: bool = False  # the rule keeps single tokens, and writes one itself
     resting: bool = field(default=False, init=False)
     chain: bool = field(default=False, init=False)
+    turns: Turns | None = field(default=None, init=False)
     # how the draft before went: 0 none of it was kept, 2 all of it
     heat: str = field(default="1", init=False)
     _alone: int = field(default=1, init=False)

@@ -196,17 +196,22 @@ class Economy:
         self.banks[company] = max(min(bank + paid + gain, EARNED), -DEBT)
 
     def affords(self, loss: float, waking: float = 0.0) -> bool:
-        """Tell whether something may be tried that is expected to lose so much; it is then paid for.
+        """Tell whether something may be tried that is expected to lose so much; it is then paid for."""
+        if not self.may_lose(loss, waking):
+            return False
+        if loss > 0:
+            self.bank -= loss + waking
+        return True
+
+    def may_lose(self, loss: float, waking: float = 0.0) -> bool:
+        """Tell whether so much may be lost.
 
         What is expected to gain (``loss`` is not above 0) may be tried unless drafts owe more than so large a gain would pay back
         in ``HORIZON`` rounds. ``waking``: plain tokens that its drafter needs first, once, to read what it has not seen.
         """
         if loss <= 0:
             return self.bank - waking >= HORIZON * loss
-        if self.bank < loss + waking:
-            return False
-        self.bank -= loss + waking
-        return True
+        return self.bank >= loss + waking
 
     def pause(self, loss: float) -> int:
         """Return how many tokens are written plainly until such a loss can be afforded again.

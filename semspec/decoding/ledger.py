@@ -25,6 +25,8 @@ class Ledger:
 
     economy: Economy
     watches: bool = False  # the drafter reads along while the target writes
+    # whose draft a round is for: of several sources each pays for its own drafts
+    source: Economy = field(init=False)
     rounds: int = field(default=0, init=False)
     # the drafter has not read what was written since: the prompt, or all of a long rest
     asleep: bool = field(default=True, init=False)
@@ -38,6 +40,14 @@ class Ledger:
     _drafting: float = field(default=0.0, init=False)  # seconds of this round that its draft took
     _since: float | None = field(default=None, init=False)  # when this round began
     _wakings: int = field(default=0, init=False)  # of all problems, when it began
+
+    def __post_init__(self) -> None:
+        self.source = self.economy
+
+    def turn(self, source: Economy) -> None:
+        """Let the round be for another source's draft; what was paid for the first one's is given back."""
+        self.over()
+        self.source = source
 
     def begin(self) -> None:
         """Begin a round, unless it has begun."""
@@ -53,7 +63,7 @@ class Ledger:
         """Give back what was paid for a round that was left before its end: its text or its request has ended."""
         paid, self._paid = self._paid, 0.0
         if paid:
-            self.economy.settle(paid, 0.0, self._paid_under)
+            self.source.settle(paid, 0.0, self._paid_under)
 
     @property
     def timed(self) -> bool:
@@ -82,9 +92,9 @@ class Ledger:
 
     def affords(self, loss: float, wakes: bool) -> bool:
         """Tell whether a draft may be made that is expected to lose so much, and pay for it beforehand."""
-        self.economy.begin()
+        self.source.begin()
         waking = self.waking if wakes else 0.0
-        if not self.economy.affords(loss, waking):
+        if not self.source.affords(loss, waking):
             return False
         if loss > 0:
             self._paid += loss + waking
@@ -114,7 +124,7 @@ class Ledger:
 
     def asked(self, kind: str, units: float, seconds: float, predicted: float) -> None:
         """Take note of what a draft has cost, in seconds, where so many plain tokens were predicted."""
-        economy, self._drafting = self.economy, seconds
+        economy, self._drafting = self.source, seconds
         if economy.costs.fixed:
             return
         known = economy.costs.curve(economy.who, kind, economy.company)
@@ -144,7 +154,7 @@ class Ledger:
             economy.went(predicted, tokens)
             if self.crowded:
                 if paid:  # for when it was alone
-                    economy.settle(paid, 0.0, self._paid_under)
+                    self.source.settle(paid, 0.0, self._paid_under)
                 economy.crowd(now).closed(tokens, since, now, economy.token, self.rounds == 1)
             return
         experience, first = economy.experience, self.rounds == 1
@@ -161,8 +171,9 @@ class Ledger:
             real = self._drafting / economy.token + tokens + economy.beginning / economy.token
         else:
             real = min((now - since) / economy.token, OUTLIER * expected)
-            experience.drafted(max(real - self._excess, 0.0), predicted / experience.factor)
+            mine = self.source.experience
+            mine.drafted(max(real - self._excess, 0.0), predicted / mine.factor)
         economy.went(real, tokens)
         if asked or not unseen:
             gain = tokens - real
-            economy.settle(paid, min(gain, 0.0) if first else gain)
+            self.source.settle(paid, min(gain, 0.0) if first else gain)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from semspec.types import Draft, Round
+from semspec.types import Draft, Round, Turns
 
 
 class Pace(Protocol):
@@ -19,6 +19,11 @@ class Pace(Protocol):
     @property
     def chain(self) -> bool:
         """True if the next draft is to be a chain where its drafter grows trees."""
+        ...
+
+    @property
+    def turns(self) -> Turns | None:
+        """Who says which of several sources drafts; None: the drafter does."""
         ...
 
     def units(self) -> int:
@@ -58,6 +63,7 @@ class Steady:
     cap: int
     resting: bool = False
     chain: bool = False
+    turns: Turns | None = None
 
     def units(self) -> int:
         return self.length

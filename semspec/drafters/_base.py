@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
-from semspec.protocols import Kit, Plan, Plugin, Setup
+from semspec.protocols import Drafter, Kit, Plan, Plugin, Setup
 from semspec.types import Answer, Context, Query, Read, Role, Round, Sampling, Seen, What, names_of
 
 
@@ -32,6 +32,14 @@ class DrafterBase(Plugin):
     @property
     def reach(self) -> int:
         return self.levels
+
+    @property
+    def chains(self) -> bool:
+        return bool(self.levels) and self.rows
+
+    @property
+    def beside(self) -> Drafter | None:
+        return None
 
     @property
     def refers(self) -> bool:

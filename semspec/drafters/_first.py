@@ -21,7 +21,8 @@ from semspec.types import Context, Draft, Read, Room, Round, Seen
 class FirstSession(DraftSessionBase):
     """The first of some copying drafters that finds something, or else the other one.
 
-    ``length``: tokens that the other one drafts at a time, where tokens are the unit.
+    ``length``: tokens that the other one drafts at a time, where tokens are the unit, unless ``Room.turns`` says who
+    drafts, and how much.
     """
 
     def __init__(
@@ -41,11 +42,21 @@ class FirstSession(DraftSessionBase):
             session.observe(context, done)
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
-        yield from catch_up(self, context, self.kit)
+        if room.turns is None:
+            yield from catch_up(self, context, self.kit)
+        found = Draft(found="none")
         for session in () if room.tail else self.copying:  # they copy after the context alone
-            draft = yield from session.draft(context, room)
-            if draft.tokens:
-                return draft
+            found = yield from session.draft(context, room)
+            if found.tokens:
+                break
+        if room.turns is not None:
+            own = room.turns.model(found, room)
+            if own is None:
+                return found
+            yield from catch_up(self, context, self.kit)
+            return (yield from self.other.draft(context, own))
+        if found.tokens:
+            return found
         if self._by_token:
             room = replace(room, units=min(room.units, self.length))
         return (yield from self.other.draft(context, room))

@@ -17,7 +17,7 @@ from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._first import FirstSession, all_watches, catch_up
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
-from semspec.protocols import DraftSession, Kit, Plan, Run, Source
+from semspec.protocols import Drafter, DraftSession, Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.types import PROBS, Context, Draft, Role, Room, Sampling, Seen, What
 
@@ -50,7 +50,8 @@ class Hybrid(DrafterBase):
     match: int = 0
     lm: str = "embedded/tiny-draft"  # the model of lm: a folder or OWNER/NAME[@REVISION]
     eagle3: str = "embedded/eagle3-tiny"  # the head of eagle3, likewise
-    chain: int = 5  # tokens that these two draft at a time, where they grow no tree
+    # tokens that these two draft at a time, where they grow no tree and lengths are fixed (adaptive=true: as alone)
+    chain: int = 5
     tree: str = ""  # of these two, as their own option ("": chains by lm, dynamic by eagle3)
     tree_depth: int = 6
     tree_top_k: int = 10
@@ -139,6 +140,15 @@ class Hybrid(DrafterBase):
     @property
     def reach(self) -> int:
         return max(int(drafter.reach) for drafter in self._sources().values())
+
+    @property
+    def beside(self) -> Drafter | None:
+        *_, (name, last) = self._sources().items()
+        return last if name in MODELS else None
+
+    @property
+    def chains(self) -> bool:
+        return self.beside is not None
 
     @property
     def refers(self) -> bool:

@@ -156,4 +156,7 @@ def beside(other: DraftSession, kit: Kit, length: int) -> DraftSession:
 
     ``length``: tokens that the other one drafts at a time, where tokens are the unit.
     """
-    return FirstSession([Reference(shortest=SURE).open(kit)], other, kit, length)
+    referring = Reference(shortest=SURE).open(kit)
+    if isinstance(other, FirstSession):  # it copies beside a model already: one more source
+        return FirstSession([referring, *other.copying], other.other, kit, other.length)
+    return FirstSession([referring], other, kit, length)

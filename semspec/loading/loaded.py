@@ -106,9 +106,8 @@ class Loaded:
             self.nested_rule = config.nested_accept.bind(nested)
             self.nested = config.nested.bind(nested)
         reach = self.drafter.reach if config.split == "token" else 0
-        chains = [bool(d.levels) and d.rows for d in (self.drafter, self.nested)]
-        self.draft_length = config.length("draft", reach, chains[0])
-        self.nested_length = config.length("nested", self.nested.reach, chains[1])
+        self.draft_length = config.length("draft", reach, self.drafter.chains)
+        self.nested_length = config.length("nested", self.nested.reach, self.nested.chains)
         remembered = max(self.drafter.remembers, self.nested.remembers)
         self.earlier = GrowingStore(remembered << 20) if remembered else None
         self.pacing = self._pacing()
@@ -135,7 +134,7 @@ class Loaded:
     @property
     def own_reach(self) -> bool:
         """True if the drafter's own options alone say how many tokens it drafts, and ``draft_length`` nothing."""
-        chains = bool(self.drafter.levels) and self.drafter.rows and self.config.adaptive
+        chains = self.drafter.chains and self.config.adaptive
         return self.config.split == "token" and bool(self.drafter.reach) and not chains
 
     @property

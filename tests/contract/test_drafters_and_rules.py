@@ -273,6 +273,40 @@ def test_a_drafter_of_trees_drafts_chains_where_they_are_asked_for(
         assert verdicts and (not chain or max(len(draft.tokens) for draft in made) <= 3)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """Says that the model drafts so many units, whatever was found; 0: not at all."""
+
+    units: int
+    chain: bool
+
+    def model(self, found: Draft, room: Room) -> Room | None:
+        return dataclasses.replace(room, units=self.units, chain=self.chain) if self.units else None
+
+
+@pytest.mark.parametrize("units", [0, 2, 9])
+@pytest.mark.parametrize(
+    "name", [name for name, made in DRAFTER_EXAMPLES.items() if made.beside is not None]
+)
+def test_who_copies_beside_a_model_lets_the_pace_say_which_of_them_drafts(
+    name: str, units: int
+) -> None:
+    """As long as is said, and not only as long as its option for fixed lengths; where the model rests, nothing is asked."""
+    rule, drafter = (
+        bound_rule("lossless-0", "token", 1.0),
+        bound(DRAFTER_EXAMPLES[name], "token", 1.0),
+    )
+    assert drafter.beside.rows and drafter.chains and not drafter.rows
+    kit = kit_for(rule, 3, split="token", sampling=Sampling(1.0))
+    outcome, _, drafts, _ = solve(drafter, rule, kit, 40, Steady(40, 1, turns=Told(units, True)))
+    drawn = [draft for draft in drafts if draft.probs is not None]
+    if not units:
+        assert not drawn and any(draft.tokens for draft in drafts)
+        assert not any(one.passes.get("draft") for one in outcome.rounds)
+    else:
+        assert len(drawn) == len(drafts) and max(len(draft.tokens) for draft in drawn) == units
+
+
 # artifacts are no options; tests/contract/test_artifacts.py is about them
 @pytest.mark.parametrize("kind", [kind for kind in registry.PACKAGES if kind != "artifact"])
 def test_plugins_are_frozen_documented_dataclasses(kind: registry.Kind) -> None:

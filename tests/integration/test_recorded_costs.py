@@ -17,7 +17,9 @@ from semspec.report.terminal import open_console
 from semspec.results import tables
 from semspec.results.records import RunFolder
 from semspec.runner import execute
+from tests.support.costs import table
 
+BESIDE = ("draft=hybrid", "sources=suffix+lm")
 TOKENS = ("split=token", "accept=lossless", "problems=2", "max_new_tokens=48")
 
 
@@ -87,6 +89,23 @@ def test_a_table_of_another_drafter_has_its_passes_and_nothing_learned(
     """Trees, looked up; decided by what passes have cost the other one."""
     given = (*TOKENS, "draft=suffix", "plain=false", f"costs={recorded.path / 'costs.json'}")
     assert told(run(tmp_path / "a", *given)) == told(run(tmp_path / "b", *given))
+
+
+def test_copies_beside_a_model_leave_its_chains_as_long_as_alone(tmp_path: Path) -> None:
+    """By one table of costs: about the embedded pair's own, in plain tokens."""
+    file = tmp_path / "costs.json"
+    costs = table(passing=1.3, fed=0.06, units=0.1, lone=0.1, asked=0.2)
+    file.write_text(json.dumps(tables.told(costs, {})))
+    given = (*TOKENS, "problems=4", "max_new_tokens=160", "plain=false", f"costs={file}")
+    longest, a_pass = {}, {}
+    for name, options in {"alone": ("draft=lm",), "beside": BESIDE}.items():
+        ran = run(tmp_path / name, *given, *options)
+        rounds = [r for line in ran.problem_lines() for r in ran.round_lines(line["id"])]
+        longest[name] = max(len(r["drafted"]) for r in rounds)
+        tokens = sum(len([*r["kept"], *r["written"], *r["handed"]]) for r in rounds)
+        a_pass[name] = tokens / sum(r["passes"]["target"] for r in rounds)
+    assert longest["beside"] >= longest["alone"] > 20
+    assert a_pass["beside"] > 0.9 * a_pass["alone"] > 4
 
 
 def test_a_missing_table_is_a_mistake(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from semspec.decoding.budget import Adaptive
+from semspec.decoding.budget_beside import SUFFIX, Beside, Copies, Lookups
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import CHAIN, Costs
 from semspec.decoding.pace import Pace, Steady
@@ -58,14 +59,39 @@ class Watched(Adaptive):
         return tokens
 
     def cut(self, draft: Draft) -> None:
-        count, tree = len(draft.tokens), draft.parents is not None
-        if count and self.longest_chain:
-            self.decided["asked a chain" if self.chain else "asked a tree"] += 1
-        Adaptive.cut(self, draft)
-        self.decided[f"draft of {min(count, 3)}"] += 1
-        self.decided["cut"] += 0 < len(draft.tokens) < count
-        self.decided["dropped"] += bool(count and not draft.tokens)
-        self.decided["a chain of a tree"] += bool(tree and draft.tokens and draft.parents is None)
+        noted(self, draft, self.decided, Adaptive.cut)
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchedBeside(Beside):
+    """The same of copies beside a model."""
+
+    decided: Counter[str] = field(default_factory=Counter)
+
+    def alone(self, left: int) -> int:
+        self.decided["alone" if (tokens := Beside.alone(self, left)) == 1 else "pause"] += 1
+        return tokens
+
+    def cut(self, draft: Draft) -> None:
+        noted(self, draft, self.decided, Beside.cut)
+        if draft.tokens:
+            self.decided["the model" if self._draws else "a copy"] += 1
+            passed_over = self._draws and self.copying._proposal is not None
+            self.decided["the model in place of a copy"] += passed_over
+
+
+def noted(
+    pace: Adaptive, draft: Draft, decided: Counter[str], cut: Callable[[Any, Draft], None]
+) -> None:
+    """Cut a draft, and count what was decided about it."""
+    count, tree = len(draft.tokens), draft.parents is not None
+    if count and pace.longest_chain:
+        decided["asked a chain" if pace.chain else "asked a tree"] += 1
+    cut(pace, draft)
+    decided[f"draft of {min(count, 3)}"] += 1
+    decided["cut"] += 0 < len(draft.tokens) < count
+    decided["dropped"] += bool(count and not draft.tokens)
+    decided["a chain of a tree"] += bool(tree and draft.tokens and draft.parents is None)
 
 
 def paces(
@@ -159,16 +185,18 @@ def paces_of_a_run(
     drafter: Drafter, sampling: Sampling, costs: Costs, decided: Counter[str]
 ) -> Callable[[int, int], Pace]:
     """As ``paces``, with the options that a run chooses for this drafter."""
-    shared = economy(costs)
+    economies = {"draft": economy(costs)}
+    if drafter.beside is not None:
+        economies |= {"draft" + SUFFIX: Lookups(costs, "draft" + SUFFIX)}
     kit = toy_kit(Lossless(), TOY.models()["target"], sampling, 0)
     watching = drafter.open(kit)
 
     def made(longest: int, cap: int) -> Pace:
-        pacing, pair = Pacing(costs, {"draft": shared}), (drafter, Lossless())
+        pacing, pair = Pacing(costs, economies), (drafter, Lossless())
         pace = pacing.of_tokens("draft", pair, watching, sampling, longest, cap, chain=3)
         assert isinstance(pace, Adaptive)
         options = {one.name: getattr(pace, one.name) for one in fields(pace) if one.init}
-        return Watched(**options, decided=decided)
+        return (WatchedBeside if isinstance(pace, Beside) else Watched)(**options, decided=decided)
 
     return made
 
@@ -195,6 +223,30 @@ def test_heads_and_copies_beside_a_model_that_draft_what_pays_are_lossless(
     assert p > SURE
     assert sum(decided[f"draft of {n}"] for n in (1, 2, 3)) > 20, decided
     assert decided["cut"] + decided["dropped"] + decided["alone"] + decided["pause"] > 20, decided
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_copies_and_a_model_that_take_turns_are_lossless(heads: Any, name: str) -> None:
+    """Both are worth about the same, and what became of all drafts before says which of them drafts."""
+    decided: Counter[str] = Counter()
+    drafter, sampling = heads[name], Sampling(0.8, top_p=0.9)
+    costs = table(passing=0.6, fed=0.1, units=0.02, tree=0.03)
+    shared = economy(costs)
+    lookups = Lookups(costs, "draft" + SUFFIX).beside(shared)
+    tree = bool(drafter.levels) and not drafter.drawn(sampling)
+    both: dict[str, Any] = {"exact": True, "watches": name.startswith("suffix+eagle3")}
+
+    def made(longest: int, cap: int) -> Pace:
+        copying = Copies(economy=lookups, longest=longest, **both)
+        more = {"longest_chain": 3 if drafter.levels else 0, "cuts": tree, **both}
+        return WatchedBeside(economy=shared, longest=3, copying=copying, decided=decided, **more)
+
+    options: dict[str, Any] = {"prompt": REPEATING, "draft_length": 3, "samples": FEWER}
+    plan = speculative_plan(drafter, Lossless())
+    p = p_value(TOY, plan, Lossless(), sampling, pace=made, length=LENGTH, **options)
+    assert p > SURE
+    turns = [decided[who] for who in ("a copy", "the model", "the model in place of a copy")]
+    assert min(turns) > 20, decided
 
 
 def test_nested_drafts_that_come_and_go_are_lossless() -> None:

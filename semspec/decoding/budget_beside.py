@@ -1,0 +1,186 @@
+"""A budget for copies beside a model: in every round the source drafts that is expected to save the most time.
+
+Each source has a pace of its own, with the lengths, costs and chances that it has alone. They share what one
+problem has only once: the account, the price of a plain token, and what a gained token is worth at present.
+
+Looking up costs next to nothing, so it comes first; ``model`` then compares what was found with what the model is
+expected to bring, before the model draws anything. So the choice goes by the text and by earlier rounds alone, and a
+lossless rule keeps the target's law.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from semspec.decoding.budget import SLEEPS, Adaptive, Proposal
+from semspec.decoding.costs import ASK
+from semspec.decoding.economy import Economy
+from semspec.types import Draft, Room, Round, Turns
+
+SUFFIX = " copies"  # behind the name of whoever drafts: the copies' own costs and chances
+
+
+@dataclass(slots=True)
+class Lookups(Economy):
+    """What is known of copies that stand beside a model: costs, chances and what they may lose; the time is the model's."""
+
+    account: Economy | None = None
+
+    def beside(self, account: Economy) -> Lookups:
+        """Return this state with the account of a problem's model."""
+        self.account = account
+        return self
+
+    @property
+    def token(self) -> float:
+        assert self.account is not None
+        return self.account.token
+
+    @property
+    def rate(self) -> float:
+        assert self.account is not None
+        return self.account.rate
+
+
+@dataclass(slots=True, kw_only=True)
+class Copies(Adaptive):
+    """The pace of what is looked up beside a model."""
+
+    copies: bool = True
+    cuts: bool = True
+
+    def _rest(self, loss: float) -> None:
+        """Let the target write on; whether the model reads along meanwhile is the model's to say."""
+        self._alone = tokens = self.economy.pause(loss)
+        self._ledger.asleep |= tokens >= SLEEPS and not self.watches
+
+
+@dataclass(slots=True, kw_only=True)
+class Beside(Adaptive):
+    """The pace of a model, as if it were alone, with copies that may draft in its place."""
+
+    copying: Copies
+    turns: Turns | None = field(default=None, init=False)
+    _draws: bool = field(default=False, init=False)  # the model drafts in this round
+    _loss: float = field(default=0.0, init=False)  # that is expected of its draft
+    _waits: int = field(default=0, init=False)  # tokens until its draft can be afforded again ...
+    _rests: bool = field(default=False, init=False)  # ... for which it does not read along
+    _unread: int = field(default=0, init=False)  # tokens since it drafted last
+
+    def __post_init__(self) -> None:
+        Adaptive.__post_init__(self)
+        self.turns, self.copying._ledger = self, self._ledger
+
+    # ---- before a draft --------------------------------------------------------------------------
+
+    def units(self) -> int:
+        """Return how much may be copied; ``model`` says how much the model drafts in its place."""
+        copying = self.copying
+        copying._begin()
+        self._ledger.turn(self.economy)
+        self._draws, self._loss = False, 0.0
+        if copying.watches != (along := self.watches and not self._rests):
+            copying.watches = along  # as long as the model rests, nobody reads along
+            copying._prices.clear()
+        Adaptive.units(self)
+        self.resting |= self._rests
+        if self._asked:
+            copying._asked = copying.longest
+        return copying._asked
+
+    def _decide_together(self) -> None:
+        if row := self._ledger.together():
+            self._alone, self.resting = row, self.watches
+            self._ledger.asleep |= row >= SLEEPS
+        else:
+            self._asked, _, self.chain = self._best()
+
+    def _decide_alone(self) -> None:
+        """Let the model draft, if a copy is not worth more; where it does not pay, look for copies alone, or for nothing."""
+        ledger, copying = self._ledger, self.copying
+        if not self._waits:
+            ledger.asleep |= self._unread >= SLEEPS and not self.watches
+            self._asked, self._loss, self.chain = self._best()
+            self.economy.begin()
+            if self.economy.may_lose(self._loss, ledger.waking):
+                return
+            self._rest(max(self._loss, 0.0) + ledger.waking)
+            self._waits, self._rests = self._alone, self.resting
+        self._asked, self._alone = 0, 1
+        ledger.turn(copying.economy)
+        if ledger.affords(-copying.net, wakes=False):
+            copying._asked = copying.longest
+        else:
+            ledger.turn(self.economy)
+            copying._rest(-copying.net)
+            self._alone = min(copying._alone, self._waits)
+
+    # ---- when it is known what there is to copy --------------------------------------------------
+
+    def model(self, found: Draft, room: Room) -> Room | None:
+        copying, proposal = self.copying, None
+        if found.tokens and self.economy.token:
+            parents = (
+                found.parents if found.parents is not None else range(-1, len(found.tokens) - 1)
+            )
+            signals = copying._signals(found, parents)
+            proposal = Proposal(found.tokens, parents, signals, frozenset())
+        if not self._asked or self._copies(found, proposal):
+            if self._asked:
+                self._asked, self.chain = 0, False
+                self._ledger.turn(copying.economy)
+            return None
+        if self.economy.token and not self._ledger.crowded:
+            self._ledger.affords(self._loss, wakes=True)
+        else:
+            self._ledger.wake()
+        self._draws, copying._proposal = True, proposal
+        return replace(room, units=self._asked, chain=self.chain)
+
+    def _copies(self, found: Draft, proposal: Proposal | None) -> bool:
+        """Tell whether a copy saves more time than the model's draft."""
+        if proposal is None:
+            return bool(found.tokens)
+        if self.watches and not self._ledger.rounds:  # the prompt is read once, and with its reads
+            return False
+        copying, rate = self.copying, self.economy.rate
+        nodes, hope, price, _ = copying._weighed(proposal.parents, proposal.signals)
+        saved = rate * copying._mood * hope - price
+        drawn = rate * self._mood * self._hope - self._cost(self._asked, self.chain)
+        return bool(nodes) and saved > drawn
+
+    # ---- after a draft ---------------------------------------------------------------------------
+
+    def asked(self, units: int, seconds: float) -> None:
+        if self._draws:
+            Adaptive.asked(self, self._asked, seconds)
+            return
+        copying = self.copying
+        predicted = copying.economy.asking(copying._asked)
+        self._ledger.asked(ASK, copying._asked, seconds, predicted)
+
+    def cut(self, draft: Draft) -> None:
+        if self._draws:
+            Adaptive.cut(self, draft)
+            return
+        copying = self.copying
+        copying.cut(draft)
+        if copying._asked:
+            self.resting = self._rests
+            self._alone = min(copying._alone, self._waits or copying._alone)
+
+    # ---- after a round ---------------------------------------------------------------------------
+
+    def observe(self, done: Round) -> None:
+        copying = self.copying
+        source = copying if copying._asked and not self._draws else self
+        spent = source._spent(done)
+        self._ledger.close(done, spent, bool(source._asked), self.resting)
+        tokens = len(done.tokens)
+        self._waits = max(self._waits - tokens, 0)
+        self._rests &= self._waits > 0
+        self._unread = 0 if self._draws else self._unread + tokens
+        copying.economy.went(0.0, tokens)  # what may be lost by copies grows with the text, too
+        source._look_back(done)
+        if self._draws and copying._proposal is not None and self.exact:
+            copying._learn(copying._proposal, done.tokens)
