@@ -155,7 +155,7 @@ class Writing:
         """Ask the pen's drafter for what its pace says, as far as it could be committed."""
         if not (units := pen.pace.units()):
             return Draft()
-        room = Room(left, units, 1, chain=pen.pace.chain)
+        room = Room(left, units, 1, chain=pen.pace.chain, turns=pen.pace.turns)
         draft = yield from drafted(pen.drafter.draft(self.context, room), inner)
         pen.pace.asked(units, draft.seconds)
         trim(draft, left, self.kit.stop_ids)

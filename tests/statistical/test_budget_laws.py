@@ -225,28 +225,50 @@ def test_heads_and_copies_beside_a_model_that_draft_what_pays_are_lossless(
     assert decided["cut"] + decided["dropped"] + decided["alone"] + decided["pause"] > 20, decided
 
 
-@pytest.mark.parametrize("name", BESIDE)
-def test_copies_and_a_model_that_take_turns_are_lossless(heads: Any, name: str) -> None:
-    """Both are worth about the same, and what became of all drafts before says which of them drafts."""
-    decided: Counter[str] = Counter()
-    drafter, sampling = heads[name], Sampling(0.8, top_p=0.9)
-    costs = table(passing=0.6, fed=0.1, units=0.02, tree=0.03)
+def taking_turns(
+    drafter: Hybrid, sampling: Sampling, decided: Counter[str], units: float = 0.02
+) -> Callable[[int, int], Pace]:
+    """Paces of copies beside a model, where both are worth about the same; all problems learn together."""
+    costs = table(passing=0.6, fed=0.1, units=units, tree=0.03)
     shared = economy(costs)
     lookups = Lookups(costs, "draft" + SUFFIX).beside(shared)
     tree = bool(drafter.levels) and not drafter.drawn(sampling)
-    both: dict[str, Any] = {"exact": True, "watches": name.startswith("suffix+eagle3")}
+    both: dict[str, Any] = {"exact": True, "watches": "eagle3" in drafter.sources}
 
     def made(longest: int, cap: int) -> Pace:
         copying = Copies(economy=lookups, longest=longest, **both)
         more = {"longest_chain": 3 if drafter.levels else 0, "cuts": tree, **both}
         return WatchedBeside(economy=shared, longest=3, copying=copying, decided=decided, **more)
 
+    return made
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_copies_and_a_model_that_take_turns_are_lossless(heads: Any, name: str) -> None:
+    """What became of all drafts before says which of them drafts."""
+    decided: Counter[str] = Counter()
+    drafter, sampling = heads[name], Sampling(0.8, top_p=0.9)
+    made = taking_turns(drafter, sampling, decided)
     options: dict[str, Any] = {"prompt": REPEATING, "draft_length": 3, "samples": FEWER}
     plan = speculative_plan(drafter, Lossless())
     p = p_value(TOY, plan, Lossless(), sampling, pace=made, length=LENGTH, **options)
     assert p > SURE
-    turns = [decided[who] for who in ("a copy", "the model", "the model in place of a copy")]
-    assert min(turns) > 20, decided
+    assert both_drafted(decided), decided
+
+
+def both_drafted(decided: Counter[str]) -> bool:
+    return min(decided[who] for who in ("a copy", "the model", "the model in place of a copy")) > 20
+
+
+def test_nested_drafts_of_which_copies_and_a_model_take_turns_are_lossless(heads: Any) -> None:
+    """As below; every token that comes out was drafted by one of them, or written by the target."""
+    decided: Counter[str] = Counter()
+    drafter, sampling, rule = heads["suffix+lm chain"], Sampling(1.0), Random(rate=0.0)
+    made = taking_turns(drafter, sampling, decided, units=0.2)
+    plan = speculative_plan(LanguageModel(), rule, nested=drafter, pen=made)
+    options: dict[str, Any] = {"split": "paragraph", "step_cap": 3, "samples": SAMPLES}
+    assert p_value(TOY, plan, rule, sampling, prompt=REPEATING, **options) > SURE
+    assert both_drafted(decided), decided
 
 
 def test_nested_drafts_that_come_and_go_are_lossless() -> None:
