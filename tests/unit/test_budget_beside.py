@@ -12,14 +12,16 @@ from semspec.decoding.budget_beside import SUFFIX, Beside, Copies, Lookups
 from semspec.decoding.costs import ASK, Costs
 from semspec.decoding.economy import COPIED, DRAWN, Economy
 from semspec.decoding.pacing import Pacing
+from semspec.drafters import reference
+from semspec.drafters._first import FirstSession
 from semspec.drafters.hybrid import Hybrid
-from semspec.drafters.lm import LanguageModel
+from semspec.drafters.lm import LanguageModel, LanguageModelSession
 from semspec.protocols import Drafter
 from semspec.results import tables
 from semspec.rules.lossless import Lossless
-from semspec.types import Draft, Room, Round, Sampling
+from semspec.types import Context, Draft, Room, Round, Sampling
 from tests.support.costs import table
-from tests.support.drafting import kit_for
+from tests.support.drafting import answerless, kit_for
 
 COSTS: dict[str, float] = {"passing": 1.3, "fed": 0.05, "units": 0.2}
 ROOM = Room(200, 40, 1)
@@ -229,3 +231,16 @@ def test_the_paces_of_both_sources_have_the_lengths_of_their_own() -> None:
     made = pacing(hybrid).of_tokens("draft", (hybrid, Lossless()), opened, Sampling(), 40, 1, 32)
     assert isinstance(made, Beside)
     assert (made.longest, made.longest_chain, made.cuts) == (4, 32, True)
+
+
+def test_references_of_a_problem_are_one_more_source_of_a_hybrid() -> None:
+    """Copied first; the model is still asked for once, by whoever says which source drafts."""
+    kit = kit_for(trees=False, references=((1, 2, 3, 4, 5, 6, 7, 8),))
+    session = reference.beside(Hybrid(sources="suffix+lm", chain=3).open(kit), kit, 40)
+    assert isinstance(session, FirstSession)
+    assert len(session.copying) == 2 and isinstance(session.other, LanguageModelSession)
+    assert session.length == 3
+    context = Context(1, [9])
+    context.extend([1, 2, 3, 4, 5])
+    draft = answerless(session.draft(context, ROOM))
+    assert (draft.found, draft.tokens) == ("reference", [6, 7, 8])
