@@ -202,7 +202,7 @@ class Sglang(EngineBase):
 
     def _of_all(self, sizes: Mapping[Role, ModelSize]) -> dict[Role, ModelSize]:
         """Return the sizes of all servers: of each model's, and of the target's further replicas."""
-        return {**sizes, **{name: sizes["target"] for name in self._further("target")}}
+        return {**sizes, **dict.fromkeys(self._further("target"), sizes["target"])}
 
     def _further(self, name: Role) -> list[Role]:
         """Return the names of a target's replicas behind the first."""

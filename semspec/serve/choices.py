@@ -123,7 +123,7 @@ class Choice:
     ) -> None:
         """``adopt`` is called before the first question, ``lost`` where drafts cannot be had any more.
 
-        ``alone``: True as long as nobody else runs or waits and this choice is wanted, so that no slice need end.
+        ``alone``: True as long as nobody waits for this choice to pause, so that no slice need end.
         """
         self.task, self.context = task, context
         self._adopt, self._lost, self._alone = adopt, lost, alone

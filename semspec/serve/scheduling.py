@@ -61,8 +61,8 @@ class Scheduler:
         self.inbox.put(choice.context, choice.plan())
 
     def alone(self) -> bool:
-        """Return True if one choice runs, which is still wanted, and in turns that others would wait for."""
-        return self._in_turns and len(self._choices) == 1
+        """Return True if nobody waits for one choice to pause: it is the only one, and wanted, or others need no turn of it."""
+        return not self._in_turns or len(self._choices) == 1
 
     def cancel(self, choice: Choice) -> None:
         """Give a choice up; nothing more is heard of it."""
