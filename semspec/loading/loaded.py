@@ -48,8 +48,8 @@ class Loaded:
         self._identify = identify
         with hub.noted() as found:
             self._bind()
-        self._files = identities(found)
-        identify("files", self._files)
+        self.files = identities(found)
+        identify("files", self.files)
         if self._own:
             self.fetch()
             self.load()

@@ -91,6 +91,7 @@ class Task:
     prompt: str
     budget: int
     off: bool = False  # the target alone
+    deprived: bool = False  # of drafts, which could not be had when it was asked for
     chat: bool = True
     stops: tuple[str, ...] = ()
     # what finds the end of the thinking before its own; None: nothing does
