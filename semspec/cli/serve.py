@@ -86,6 +86,7 @@ def run(arguments: Sequence[str]) -> None:
     config, given = read(arguments)
     check_installed()
     from semspec.serve import server
+    from semspec.serve.app import log
     from semspec.serve.keys import Keys, is_local
     from semspec.serve.settings import Settings
 
@@ -105,7 +106,9 @@ def run(arguments: Sequence[str]) -> None:
     )
 
     def make() -> Solver:
-        solver = Solver(config, beside=True)
+        solver = Solver(
+            config, beside=True, tell=lambda line: log({"event": "load", "message": line})
+        )
         solver.measure(())  # no question is there yet: what an earlier run has measured is taken
         settle()
         return solver
