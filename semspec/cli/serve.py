@@ -86,7 +86,6 @@ def run(arguments: Sequence[str]) -> None:
     config, given = read(arguments)
     check_installed()
     from semspec.serve import server
-    from semspec.serve.app import log
     from semspec.serve.keys import Keys, is_local
     from semspec.serve.settings import Settings
 
@@ -106,9 +105,7 @@ def run(arguments: Sequence[str]) -> None:
     )
 
     def make() -> Solver:
-        solver = Solver(
-            config, beside=True, tell=lambda line: log({"event": "load", "message": line})
-        )
+        solver = Solver(config, beside=True, tell=server.log_loading)
         solver.measure(())  # no question is there yet: what an earlier run has measured is taken
         settle()
         return solver
