@@ -107,7 +107,7 @@ class Solver(Loaded):
         config = self.config
         drafts = config.draft.models()
         identity = {
-            "files": sorted(set(self._files.values())),
+            "files": sorted(set(self.files.values())),
             "servers": dict(self.served),
             "drafter": registry.name_of(config.draft),
             "split": config.split,

@@ -124,6 +124,7 @@ class Stops:
     texts: tuple[str, ...] = ()  # a unit may end where one of these completes
     patterns: tuple[str, ...] = ()  # likewise, as regular expressions
     cap: int | None = None  # tokens in a unit at most
+    never: bool = False  # no unit ends: who feeds the boundary only lets somebody listen
 
 
 class Boundary(Protocol):
@@ -166,7 +167,8 @@ class Generate:
     inside: Mapping[str, Any] | None = None
     # of such a loop: the rounds as they come, a few with each answer; who asks again behind them gets the next ones
     piecewise: bool = False
-    # asked after every token; True: return what is there, who asked goes on later. An engine need not listen
+    # asked after every token; True: return what is there, who asked goes on later. An engine need not listen; one that
+    # does feeds the boundary as tokens come
     pause: Callable[[], bool] | None = None
     # it may be given back before its limit, as "paused", where others of its batch wait for a verdict on their drafts
     gives_way: bool = False

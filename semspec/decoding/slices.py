@@ -33,7 +33,7 @@ class Listening:
 
     @property
     def stops(self) -> Stops:
-        return stops_of(self._boundary)
+        return Stops(never=True) if self._boundary is None else stops_of(self._boundary)
 
     def feed(self, token: int) -> int | None:
         self._heard(token)

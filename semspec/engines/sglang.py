@@ -47,8 +47,9 @@ class Sglang(EngineBase):
     timeout: float = 600.0  # seconds for one request
     patience: float = 10.0  # seconds to keep trying while none of a role's servers can be reached
     check: bool = True  # refuse servers that hold another model than this configuration names
-    # of servers that are started for the run: SGLang's arguments for both, and the share of the GPU memory
-    # free at its start that each of them takes (None: so that both fit); the target starts first
+    # of servers that are started for the run: how many of the target, SGLang's arguments for all, and the share of
+    # the GPU memory free at its start that each of them takes (None: so that all fit); the target starts first
+    replicas: int = 1
     server_args: Any = None  # {name: value, ...}; Hydra would reject new names in a typed field
     target_memory: float | None = None
     draft_memory: float | None = None
@@ -61,11 +62,11 @@ class Sglang(EngineBase):
     roles: ClassVar[frozenset[Role] | None] = frozenset({"target", "draft"})
     may_change: ClassVar[tuple[str, ...]] = (
         *("target_url", "draft_url", "timeout", "patience", "check"),
-        *("server_args", "target_memory", "draft_memory"),
+        *("replicas", "server_args", "target_memory", "draft_memory"),
     )
 
     # once they run, the addresses of the run's own servers and their logs, by role and folder
-    own: ClassVar[Mapping[tuple[Role, Path], tuple[str, Path]]] = {}
+    own: ClassVar[Mapping[tuple[Role, Path], Sequence[tuple[str, Path]]]] = {}
 
     def __post_init__(self) -> None:
         if self.inside not in (AUTO, True, False):
@@ -83,6 +84,18 @@ class Sglang(EngineBase):
             share = getattr(self, name)
             if share is not None and not 0 < share < 1:
                 raise UserError(f"engine.{name}={share}: give a share of the memory")
+        if self.replicas < 1:
+            raise UserError(f"engine.replicas={self.replicas}: give how many servers of the target are started, 1 or more")  # fmt: skip
+        if self.connects and self.replicas > 1:
+            raise UserError(
+                "engine.replicas is for servers that a run starts; of servers that are there name all"
+                " (engine.target_url=[URL,URL]), or leave engine.target_url and engine.draft_url out"
+            )
+        if self.replicas > 1 and not self._places:
+            raise UserError(
+                f"engine.replicas={self.replicas} are placed on GPUs of their own: leave --tp-size and the like out of"
+                " engine.server_args, or start each by semspec.launch and name all (engine.target_url=[URL,URL])"
+            )
         if not isinstance(self.server_args, Mapping | None):
             raise UserError(f"engine.server_args={self.server_args}: give {{name: value, ...}}")
         if self.connects and self.server_args:
@@ -135,7 +148,7 @@ class Sglang(EngineBase):
             return
         gpus = memory.visible_gpus()
         if gpus and self._places:
-            sizes = {role: memory.size_of(model) for role, model in models.items()}
+            sizes = self._of_all({role: memory.size_of(model) for role, model in models.items()})
             memory.place(sizes, gpus, memory.tokens_for(max_new_tokens, sizes))
         servers.check_python(sys.executable, gpus[0].name if gpus else "")
 
@@ -148,7 +161,7 @@ class Sglang(EngineBase):
                 f"servers of the {role}: {without_passwords(' '.join(urls)) or 'none named'}"
                 for role, urls in named.items()
             ]
-        sizes = {role: memory.size_of(model) for role, model in models.items()}
+        sizes = self._of_all({role: memory.size_of(model) for role, model in models.items()})
         tokens, gpus = memory.tokens_for(max_new_tokens, sizes), memory.visible_gpus()
         if not gpus:
             held = [f"{role} {memory.held(s, tokens * problems, 4)}" for role, s in sizes.items()]
@@ -176,9 +189,10 @@ class Sglang(EngineBase):
             yield self
             return
         started = self._plan(needs, memory.visible_gpus())
-        with servers.started(started, WAIT, logs, tell) as running:
-            found = zip(needs, running, strict=True)
-            own = {(need.role, need.folder): (one.planned.url, one.log) for need, one in found}
+        with servers.started([one for _, one in started], WAIT, logs, tell) as running:
+            own: dict[tuple[Role, Path], list[tuple[str, Path]]] = {}
+            for (need, planned), one in zip(started, running, strict=True):
+                own.setdefault((need.role, need.folder), []).append((planned.url, one.log))
             yield self.bound(own=own)
 
     @property
@@ -186,43 +200,57 @@ class Sglang(EngineBase):
         """True if models are placed here; an argument that splits them over GPUs leaves that to SGLang."""
         return servers.split_over(servers.as_words(self.server_args or {})) is None
 
-    def _plan(self, needs: Sequence[Need], gpus: Sequence[Gpu]) -> list[servers.Planned]:
+    def _of_all(self, sizes: Mapping[Role, ModelSize]) -> dict[Role, ModelSize]:
+        """Return the sizes of all servers: of each model's, and of the target's further replicas."""
+        return {**sizes, **dict.fromkeys(self._further("target"), sizes["target"])}
+
+    def _further(self, name: Role) -> list[Role]:
+        """Return the names of a target's replicas behind the first."""
+        return [f"{name}-replica-{number}" for number in range(2, self.replicas + 1)]
+
+    def _plan(
+        self, needs: Sequence[Need], gpus: Sequence[Gpu]
+    ) -> list[tuple[Need, servers.Planned]]:
         """Return the servers of all models, the target's first."""
         from semspec.engines._sglang.identity import model_name
 
         count: Counter[Role] = Counter()
         sizes: dict[Role, ModelSize] = {}
+        held: dict[Role, Need] = {}
         for need in needs:  # several drafts have a server each
             count[need.role] += 1
             name = need.role if count[need.role] == 1 else f"{need.role}-{count[need.role]}"
             size = memory.size_of(ModelConfig(path=str(need.folder)))
             sizes[name] = replace(size, name=model_name(str(need.folder)))
+            held[name] = need
+        for name, need in [one for one in held.items() if one[1].role == "target"]:
+            for further in self._further(name):
+                sizes[further], held[further] = sizes[name], need
         tokens = memory.tokens_for(max(need.max_new_tokens for need in needs), sizes)
         places = memory.place(sizes, gpus, tokens) if gpus and self._places else {}
-        planned: list[servers.Planned] = []
-        ports = servers.free_ports(len(needs))
-        for need, name, port in zip(needs, sizes, ports, strict=True):
+        planned: list[tuple[Need, servers.Planned]] = []
+        ports = servers.free_ports(len(sizes))
+        for (name, need), port in zip(held.items(), ports, strict=True):
             share = self.target_memory if need.role == "target" else self.draft_memory
             if name in places:
-                one = places[name] if share is None else replace(places[name], share=share)
-                words, variables = servers.at_place(one, not planned, len(gpus) > 1)
+                place = places[name] if share is None else replace(places[name], share=share)
+                words, variables = servers.at_place(place, not planned, len(gpus) > 1)
             elif gpus:
                 usual = servers.SHARES[need.role] if share is None else share
                 words, variables = ["--mem-fraction-static", str(usual)], {}
             else:
                 words, variables = servers.on_a_cpu(tokens, need.problems)
-            planned.append(
-                servers.planned(
-                    name,
-                    str(need.folder),
-                    None,
-                    python=sys.executable,
-                    port=port,
-                    words=[*words, *servers.as_words(self.server_args or {})],
-                    variables={**variables, **_plugin(need.probes)},
-                    shared=places[name].shared if name in places else bool(gpus),
-                )
+            one = servers.planned(
+                name,
+                str(need.folder),
+                None,
+                python=sys.executable,
+                port=port,
+                words=[*words, *servers.as_words(self.server_args or {})],
+                variables={**variables, **_plugin(need.probes)},
+                shared=places[name].shared if name in places else bool(gpus),
             )
+            planned.append((need, one))
         return planned
 
     def urls(self, role: Role) -> list[str]:
@@ -259,11 +287,9 @@ class Sglang(EngineBase):
         expected = Expected.of(folder)
         patience = min(self.patience, BLIP)
         places = [Server(url, self.timeout, patience) for url in self.urls(role)]
-        if not places and (own := self.own.get((role, folder))):
-            url, log = own
-            places = [
-                Server(url, self.timeout, patience, f"{url} (this run's own, its log: {log})")
-            ]
+        for url, log in () if places else self.own.get((role, folder), ()):
+            told = f"{url} (this run's own, its log: {log})"
+            places.append(Server(url, self.timeout, patience, told))
         if not places:
             raise UserError(
                 f"engine.{role}_url is missing: name a server of {expected.name}, or start one with"

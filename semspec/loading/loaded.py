@@ -33,7 +33,7 @@ class Loaded:
     load, then those of ``servers``, and may refuse them with a UserError. ``shared``: engines that other
     solvers use, too, and that outlive this one; all these solvers are made before the first of them loads.
     ``beside``: references of a problem are copied from whatever the drafter is, and not by those alone that
-    copy from references by themselves.
+    copy from references by themselves. ``tell`` gets lines about the progress of engines of its own.
     """
 
     def __init__(
@@ -42,14 +42,15 @@ class Loaded:
         identify: Callable[[str, Mapping[str, str]], None] = lambda part, found: None,
         shared: Engines | None = None,
         beside: bool = False,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.config, self.beside = config, beside
-        self._own, self._shared = shared is None, shared or Engines()
+        self._own, self._shared = shared is None, shared or Engines(tell=tell)
         self._identify = identify
         with hub.noted() as found:
             self._bind()
-        self._files = identities(found)
-        identify("files", self._files)
+        self.files = identities(found)
+        identify("files", self.files)
         if self._own:
             self.fetch()
             self.load()

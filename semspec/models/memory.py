@@ -41,6 +41,7 @@ FIXED = 1 * GIB
 FOR_A_TOKEN = 3 * (1 << 19)
 CHUNKS = (2048, 1024)  # tokens at a time (--chunked-prefill-size): the first with which all fits
 RANKS = (1, 2, 4, 8)  # GPUs that one model is split over (--tp-size)
+REPLICA = "target-replica-"  # how the names of the target's further replicas begin
 SMALLER = "choose smaller or quantised models (AWQ, GPTQ, FP8)"
 NONE = "No devices were found"
 _ROW = re.compile(r"(\d+), *([^,\s]+), *(.+), *([^,]+), *([^,]+)")
@@ -268,9 +269,9 @@ def place(
 ) -> dict[Role, Place]:
     """Place models on GPUs so that each holds its weights and a KV cache of at least so many tokens.
 
-    The target comes first: it gets as few GPUs as it needs; other models get one each, of their own where one
-    is left. ``fixed`` names the GPUs (by index) of some models. Raise UserError, with a way out, where they
-    do not fit.
+    The target comes first: it gets as few GPUs as it needs, and each of its replicas (``REPLICA``) as many of its own;
+    other models get one each, of their own where one is left. ``fixed`` names the GPUs (by index) of some models. Raise
+    UserError, with a way out, where they do not fit.
     """
     assert gpus and "target" in sizes
     fixed = dict(fixed or {})
@@ -291,7 +292,8 @@ def _layouts(
     sizes: Mapping[Role, ModelSize], gpus: Sequence[Gpu], fixed: Mapping[Role, Sequence[int]]
 ) -> list[dict[Role, tuple[int, ...]]]:
     """Return the GPUs of each model in all ways to be tried, the best first."""
-    others = [role for role in sizes if role != "target"]
+    replicas = [role for role in sizes if role.startswith(REPLICA)]
+    others = [role for role in sizes if role != "target" and role not in replicas]
     ways = []
     pool = [gpu.index for gpu in gpus]
     taken = {index for role in others for index in fixed.get(role, ())}
@@ -303,7 +305,11 @@ def _layouts(
         if not sizes["target"].splits(len(target)):
             continue
         left = [index for index in pool if index not in target and index not in taken]
+        if len(left) < len(target) * len(replicas):
+            continue
         devices: dict[Role, tuple[int, ...]] = {"target": target}
+        for role in replicas:
+            devices[role], left = tuple(left[: len(target)]), left[len(target) :]
         for role in others:
             devices[role] = tuple(fixed.get(role) or (left.pop(0) if left else target[-1],))
         if all(sizes[role].splits(len(devices[role])) for role in others):
@@ -369,6 +375,8 @@ def _too_small(
         ways.append("give them other GPUs")
     if enough:
         ways.append(f"use {enough} such GPUs")
+    if any(role.startswith(REPLICA) for role in sizes):
+        ways.append("start fewer replicas")
     return f"{_needs(sizes, tokens, len(sizes))}, and here {here} with {each}: {', or '.join([*ways, SMALLER])}"
 
 
@@ -409,7 +417,8 @@ def _longest(
 def _enough_gpus(sizes: Mapping[Role, ModelSize], gpus: Sequence[Gpu], tokens: int) -> int | None:
     """Return how many GPUs like the smallest here would do; None where no number does."""
     smallest = min(gpus, key=lambda gpu: gpu.free)
-    for count in range(len(gpus) + 1, RANKS[-1] + len(sizes)):
+    servers = sum(role == "target" or role.startswith(REPLICA) for role in sizes)
+    for count in range(len(gpus) + 1, RANKS[-1] * servers + len(sizes) - servers + 1):
         many = [replace(smallest, index=index) for index in range(count)]
         for devices in _layouts(sizes, many, {}):
             placed = _fill(sizes, many, devices, CHUNKS[-1])

@@ -97,6 +97,9 @@ class Service:
             bool(request.semspec.steps),
             bool(request.return_spec_tokens_details),
             request.usage,
+            request.seed is not None,
+            self.scheduler.repeats,
+            self.scheduler.fingerprint,
         )
         work = _Work(self, http, request, reply, began)
         if request.stream:
@@ -177,6 +180,8 @@ class Service:
         state = {"avg_spec_accept_length": self.metrics.mean_length}
         told: dict[str, Any] = {"version": __version__, "served_model_name": self.settings.name}
         told["seed_repeats"] = self.scheduler.repeats
+        ready = self.scheduler.solver is not None
+        told["system_fingerprint"] = self.scheduler.fingerprint if ready else None
         return Json({**told, **self._paths(), "internal_states": [state]})
 
     async def model_info(self, http: HttpRequest) -> Response:

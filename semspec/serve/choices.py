@@ -91,6 +91,7 @@ class Task:
     prompt: str
     budget: int
     off: bool = False  # the target alone
+    deprived: bool = False  # of drafts, which could not be had when it was asked for
     chat: bool = True
     stops: tuple[str, ...] = ()
     # what finds the end of the thinking before its own; None: nothing does
@@ -123,7 +124,7 @@ class Choice:
     ) -> None:
         """``adopt`` is called before the first question, ``lost`` where drafts cannot be had any more.
 
-        ``alone``: True as long as nobody else runs or waits and this choice is wanted, so that no slice need end.
+        ``alone``: True as long as nobody waits for this choice to pause, so that no slice need end.
         """
         self.task, self.context = task, context
         self._adopt, self._lost, self._alone = adopt, lost, alone

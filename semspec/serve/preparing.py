@@ -76,7 +76,7 @@ class Desk:
         solver = solver.variant(seed=seed)
         if request.seed is not None:
             solver = solver.steady()
-        off = bool(request.semspec.off) or self._scheduler.drafts_lost
+        deprived = self._scheduler.drafts_lost and not request.semspec.off
         references = self._references(solver, request)
         grammar, calls = self._grammar(request, form), self._calls(request, form)
         groups = []
@@ -92,7 +92,8 @@ class Desk:
                     name=name,
                     prompt=prompt,
                     budget=budget,
-                    off=off,
+                    off=bool(request.semspec.off) or deprived,
+                    deprived=deprived,
                     chat=isinstance(request, ChatRequest),
                     stops=request.stops,
                     stopping=self._stopping(solver, request, name, prompt, budget),

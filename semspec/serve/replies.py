@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from semspec import __version__
 from semspec.models.spelling import HALF
 from semspec.serve.calls.base import Call
 from semspec.serve.choices import Choice, Logprob, News, Step
 from semspec.serve.figures import Speculation, Usage
+from semspec.serve.seeds import repeats
 
-FINGERPRINT = f"semspec-{__version__}"
 DONE = b"data: [DONE]\n\n"
 
 
@@ -65,6 +64,9 @@ class Reply:
     wants_steps: bool
     wants_sglext: bool
     wants_usage: tuple[bool, bool] = (False, False)  # at the end, and in each chunk
+    seeded: bool = False
+    by_seed: bool = True  # the engine draws by the seed
+    fingerprint: str = ""
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -79,8 +81,13 @@ class Reply:
             "object": kind,
             "created": self.created,
             "model": self.model,
-            "system_fingerprint": FINGERPRINT,
+            "system_fingerprint": self.fingerprint if self.repeats else None,
         }
+
+    @property
+    def repeats(self) -> bool:
+        """True as long as the same seed would give the same texts again."""
+        return all(repeats(choice, self.by_seed) for choice in self.choices)
 
     # ---- figures --------------------------------------------------------------------------------
 
@@ -90,11 +97,12 @@ class Reply:
         return Speculation.of(choice.rounds, length)
 
     def _extras(self) -> dict[str, Any]:
-        """Return the figures beside the usage: of one choice alone, and where drafts were asked for."""
+        """Return the figures beside the usage, of one choice alone and where drafts were asked for; and what a seed was worth."""
+        ours = {"semspec": {"seed_repeats": self.repeats}} if self.seeded else {}
         only = self.choices[0] if len(self.choices) == 1 else None
         if only is None or only.task.off:
-            return {"metrics": {"speculative_decoding": None}}
-        return {"metrics": {"speculative_decoding": self.speculation(only).metrics()}}
+            return {"metrics": {"speculative_decoding": None}, **ours}
+        return {"metrics": {"speculative_decoding": self.speculation(only).metrics()}, **ours}
 
     def _sglext(self) -> dict[str, Any]:
         """Return SGLang's figures where they were asked for: a list of them where there are several choices."""

@@ -13,11 +13,13 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
+from functools import cached_property
 from typing import Literal
 
 from semspec.decoding.trim import shared
 from semspec.driver import Finished, Inbox
 from semspec.serve.choices import Choice, News
+from semspec.serve.seeds import fingerprint
 from semspec.solver import Solver
 from semspec.storage.screen import LOG
 from semspec.types import Context
@@ -61,8 +63,8 @@ class Scheduler:
         self.inbox.put(choice.context, choice.plan())
 
     def alone(self) -> bool:
-        """Return True if one choice runs, which is still wanted, and in turns that others would wait for."""
-        return self._in_turns and len(self._choices) == 1
+        """Return True if nobody waits for one choice to pause: it is the only one, and wanted, or others need no turn of it."""
+        return not self._in_turns or len(self._choices) == 1
 
     def cancel(self, choice: Choice) -> None:
         """Give a choice up; nothing more is heard of it."""
@@ -86,6 +88,12 @@ class Scheduler:
     def repeats(self) -> bool:
         """True if one seed has one text, whatever else is running: SGLang draws by itself."""
         return self.solver is not None and not self.solver.free
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The name of what a seed's text depends on; for when the models are loaded."""
+        assert self.solver is not None
+        return fingerprint(self.solver)
 
     @property
     def drafts_lost(self) -> bool:

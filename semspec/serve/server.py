@@ -74,6 +74,11 @@ def serve(
     asyncio.run(_run(make, settings, keys, listening, concurrency, keep, told))
 
 
+def log_loading(line: str) -> None:
+    """Log a line about models that load."""
+    log({"event": "load", "message": line})
+
+
 def _listen(host: str, port: int) -> socket.socket:
     """Take the address; raise UserError if it cannot be had."""
     try:

@@ -135,6 +135,19 @@ def test_a_server_says_whether_one_seed_has_one_text(live: Live) -> None:
     assert ready["seed_repeats"] is True
 
 
+def test_a_fingerprint_is_told_where_one_seed_has_one_text(live: Live) -> None:
+    name = json.loads(live.ask("/server_info")[2])["system_fingerprint"]
+    assert re.fullmatch(r"semspec-\d[\w.]*-[0-9a-f]{12}", name)
+    plain, seeded = live.chat(max_tokens=4), live.chat(max_tokens=4, seed=3)
+    assert plain["system_fingerprint"] == seeded["system_fingerprint"] == name
+    assert "semspec" not in plain and seeded["semspec"] == {"seed_repeats": True}
+    turns = [{"role": "user", "content": LONG}]
+    options = {"stream": True, "stream_options": {"include_usage": True}, "seed": 3}
+    events = events_of(live.ask(CHATS, {"messages": turns, "max_tokens": 4, **options})[2])
+    assert {event["system_fingerprint"] for event in events} == {name}
+    assert events[-1]["semspec"] == {"seed_repeats": True}
+
+
 # ---- what a text looks like -----------------------------------------------------------------------
 
 

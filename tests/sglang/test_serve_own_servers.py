@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil  # comes with SGLang
 import pytest
 
 from semspec.models.memory import VISIBLE
 from tests.support.processes import left, marked
-from tests.support.serving import COMMAND, serving
+from tests.support.serving import COMMAND, Live, serving
 
 OPTIONS = ("accept=logprob", "temperature=0", "concurrency=2", "max_new_tokens=60", "adaptive=false")  # fmt: skip
 WAIT = 600.0  # a machine may be busy
 # the server, and for each of SGLang's its keeper, SGLang's main process, a scheduler and a detokenizer, which starts last
-WHOLE, LOADING = 9, 7
+WHOLE, LOADING = 13, 7
+QUESTIONS = [f"Modulo 100, let x={x}, k is x - 2. Find k." for x in (76, 41, 8, 9)]
 
 pytestmark = pytest.mark.deep
 
@@ -47,19 +51,46 @@ def family(pid: int, mark: str) -> list[int]:
     return sorted(found | set(marked(mark)))
 
 
+def answers(live: Live) -> list[Any]:
+    """What is said to all questions, which are asked at once."""
+
+    def said(question: str) -> Any:
+        turns = [{"role": "user", "content": question}]
+        return live.chat(messages=turns, max_tokens=60)["choices"][0]["message"]
+
+    with ThreadPoolExecutor(len(QUESTIONS)) as pool:
+        return list(pool.map(said, QUESTIONS))
+
+
+def prompts(live: Live, name: str) -> int:
+    """How many prompts one of its servers has read, by that one's log."""
+    told = [line["message"] for line in live.lines() if line["event"] == "load"]
+    assert any(f"the {name}'s server is ready after" in line for line in told)
+    (log,) = (found[1] for line in told if (found := re.search(rf"the {name}'s server at \S+; its log: (.+)", line)))  # fmt: skip
+    return Path(log).read_text(errors="replace").count("Prefill batch")
+
+
 def test_it_answers_with_servers_of_its_own_and_ends_them(mark: str) -> None:
-    """The text is that of engine=hf, and drafts are in it."""
-    with serving("engine=sglang", *OPTIONS, **variables(mark)) as live:
+    """The texts are those of engine=hf, drafts are in them, and they are the same when one of two replicas has died."""
+    options = "engine=sglang", "engine.replicas=2", *OPTIONS
+    with serving(*options, **variables(mark)) as live:
         running = family(live.process.pid, mark)
         assert len(running) >= WHOLE
-        message = live.chat(max_tokens=60)["choices"][0]["message"]
+        told = answers(live)
         assert live.metric("semspec:generation_tokens_total", author="draft") > 0
+        assert prompts(live, "target") and prompts(live, "target-replica-2")
+        children = psutil.Process(live.process.pid).children()
+        (keeper,) = [one for one in children if any(word.endswith("/target.log") for word in one.cmdline())]  # fmt: skip
+        keeper.children()[0].kill()
+        assert answers(live) == told
+        assert left([keeper.pid], 60) == []
+        assert answers(live) == told
         live.process.send_signal(signal.SIGTERM)
         assert live.process.wait(WAIT) == 0
         assert live.lines()[-1]["event"] == "end"
         assert left(running, 30) == [] and marked(mark) == []
     with serving("engine=hf", *OPTIONS) as live:
-        assert live.chat(max_tokens=60)["choices"][0]["message"] == message
+        assert answers(live) == told
 
 
 @pytest.mark.parametrize(("signals", "code"), [(1, 0), (2, 1)])

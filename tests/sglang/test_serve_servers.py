@@ -98,6 +98,29 @@ def test_the_target_alone_says_the_same_in_slices_and_at_once(alone: Live) -> No
         assert whole[0] and streamed(alone, question, semspec={"off": True}) == whole
 
 
+def test_a_stream_has_what_the_target_writes_as_it_comes(alone: Live) -> None:
+    """One step of 200 tokens. In slices of 16 tokens every delta would end at a multiple of that."""
+    turns = [{"role": "user", "content": QUESTIONS[0]}]
+    asked = {"messages": turns, "max_tokens": 200, "ignore_eos": True, "semspec": {"off": True}}
+    whole = alone.chat(**asked)["choices"][0]["message"]
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    _, _, raw = alone.ask("/v1/chat/completions", {**asked, "stream": True, "stream_options": options})  # fmt: skip
+    events = [one for one in events_of(raw) if one["choices"]]
+    texts = [one["choices"][0]["delta"].get("reasoning_content") or "" for one in events]
+    assert "".join(texts) == whole["reasoning_content"]
+    told = [one["usage"]["completion_tokens"] for one, text in zip(events, texts, strict=True) if text]  # fmt: skip
+    between = [count for count in told if count % 16 and count < 200]
+    assert len(told) >= 4 and len(between) > len(told) / 2
+
+
+def test_a_seed_that_says_nothing_of_the_text_is_told(alone: Live) -> None:
+    for temperature, repeats in ((0, True), (1, False)):
+        told = alone.chat(seed=3, temperature=temperature, max_tokens=8)
+        assert told["semspec"] == {"seed_repeats": repeats}
+        assert (told["system_fingerprint"] is not None) == repeats
+    assert json.loads(alone.ask("/server_info")[2])["seed_repeats"] is False
+
+
 def test_a_replica_that_is_killed_loses_no_request(
     servers: Pair, target: Mortal, expected: list[Said]
 ) -> None:

@@ -86,6 +86,20 @@ def test_a_target_is_split_over_as_few_cards_as_it_needs() -> None:
     assert four["target"].gpus == (0, 1, 2, 3) and four["draft"].gpus == (3,)
 
 
+def test_replicas_of_the_target_have_cards_of_their_own() -> None:
+    several = {**PAIR, "target-replica-2": PAIR["target"]}
+    placed = place(several, cards(*[A6000] * 5), 10240)
+    found = {role: one.gpus for role, one in placed.items()}
+    assert found == {"target": (0, 1), "draft": (4,), "target-replica-2": (2, 3)}
+    placed = place(several, cards(*[H100] * 2), 4096)  # no card is left for the draft
+    assert placed["draft"].gpus == placed["target"].gpus == (0,)
+    assert placed["target-replica-2"].gpus == (1,) and not placed["target-replica-2"].shared
+    with pytest.raises(UserError, match="or start fewer replicas") as refused:
+        place(several, cards(*[A6000] * 3), 10240)
+    assert "use 4 such GPUs" in str(refused.value)
+    assert place(several, cards(*[A6000] * 4), 10240)["draft"].gpus == (1,)
+
+
 @pytest.mark.parametrize(
     ("mebibytes", "tokens", "told"),
     [

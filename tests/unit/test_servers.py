@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,7 @@ http.server.HTTPServer(("127.0.0.1", port), Healthy).serve_forever()
 RUN = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from semspec.engines import servers
 port, folder, kind = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 one = servers.Planned(
@@ -255,13 +257,41 @@ def test_a_run_s_own_servers_hold_the_probes_of_all_who_use_them() -> None:
         Need("draft", TARGET),
     ]
     engine = Sglang(server_args={"context_length": 512, "sleep_on_idle": True})
-    target, draft, other = engine._plan(needs, [])
+    target, draft, other = (one for _, one in engine._plan(needs, []))
     assert '"artifacts": ["embedded/a", "embedded/b"]' in target.variables[servers.VARIABLE]
     assert servers.VARIABLE not in draft.variables, "this environment has no SGLang"
     assert [one.role for one in (target, draft, other)] == ["target", "draft", "draft-2"]
     assert len({one.port for one in (target, draft, other)}) == 3
     assert after(target, "--device") == "cpu" and after(target, "--context-length") == "512"
     assert target.host == "127.0.0.1" and target.variables["SGLANG_USE_CPU_ENGINE"] == "1"
+
+
+def test_replicas_of_the_target_are_servers_like_the_first() -> None:
+    needs = [Need("target", TARGET, ("embedded/a",)), Need("draft", DRAFT)]
+    target, draft, second, third = (one for _, one in Sglang(replicas=3)._plan(needs, []))
+    assert draft.role == "draft"
+    assert [second.role, third.role] == ["target-replica-2", "target-replica-3"]
+    assert len({one.url for one in (target, draft, second, third)}) == 4
+    for one in (second, third):
+        assert one.variables == target.variables
+        same = [word if word != str(one.port) else str(target.port) for word in one.arguments]
+        assert tuple(same) == target.arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"replicas": 0}, "replicas=0: give how many"),
+        ({"replicas": 2, "target_url": "http://127.0.0.1:1"}, "name all"),
+        ({"replicas": 2, "server_args": {"tp_size": 2}}, "leave --tp-size and the like out"),
+    ],
+)
+def test_replicas_that_nothing_can_be_made_of_are_refused(
+    options: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(UserError, match=match) as refused:
+        Sglang(**options)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.usefixtures("fresh")
@@ -275,6 +305,8 @@ def test_a_machine_is_checked_before_anything_is_fetched(
     nvidia_smi.install(tmp_path / "bin", monkeypatch, nvidia_smi.table(24_564))
     with pytest.raises(UserError, match="use 4 such GPUs"):
         Sglang().check_machine({"target": target}, 512)
+    with pytest.raises(UserError, match="use 8 such GPUs, or start fewer replicas"):
+        Sglang(replicas=2).check_machine({"target": target}, 512)
 
 
 def test_ports_of_servers_are_none_that_the_kernel_gives_to_others() -> None:

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 import torch
 
+from semspec.decoding.slices import Listening
 from semspec.engines._sglang import http, identity, requests
 from semspec.engines._sglang.engine import SglangEngine
 from semspec.engines._sglang.http import Http
 from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Scoring, Writing
 from semspec.engines._sglang.server import LostError, Reply, Server
+from semspec.engines._sglang.streams import MOST, Breaks, Pulse
 from semspec.engines.sglang import KEY, Sglang
 from semspec.errors import UserError
 from semspec.splitters.paragraph import ParagraphBoundary
@@ -316,6 +318,127 @@ def test_writing_is_asked_for_in_pieces_of_sensible_length() -> None:
     assert (answer.ends, writing.done, writing.next_limit()) == ([2], False, 200)
     writing.take([1, 0, 0])
     assert (answer.tokens, answer.ends, answer.finish) == ([0, 1, 0, 1], [2, 4], "units")
+
+
+def test_who_only_listens_is_told_the_whole_text_in_one_request() -> None:
+    heard: list[int] = []
+    listening = Listening(None, heard.append)
+    writing = Writing(Generate(900, listening), 900, frozenset({9}), Answer())
+    assert writing.next_limit() == 900  # nothing of it can be an end of a unit
+    writing.take([1, 2, 9, 3])
+    assert heard == writing.answer.tokens == [1, 2, 9] and writing.answer.finish == "eos"
+
+
+def test_an_event_of_a_stream_has_as_many_tokens_as_its_time_allows() -> None:
+    pulse = Pulse()
+    assert pulse.interval() == 1  # nothing is known yet
+    pulse.took(0, 1.0)
+    assert pulse.interval() == 1
+    pulse.took(100, 50.0)  # a slow model tells every token
+    assert pulse.interval() == 1
+    fast = Pulse()
+    fast.took(100, 1.0)
+    assert fast.interval() == 10
+    fast.open = 50  # and many streams at a time have longer events
+    assert fast.interval() == 30
+    fast.open = 500
+    assert fast.interval() == MOST
+
+
+def streaming(events: list[list[int]], then: str) -> Talk:
+    """A server that tells so many events, which grow, and then ends, breaks off or goes on for ever."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            try:
+                asked = json.loads(await heard(reader))
+            except asyncio.IncompleteReadError:
+                return
+            if "rid" not in asked or not asked.get("stream"):  # an abort
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                continue
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            begun = len(asked["input_ids"]) - 1
+            lost = then == "break" and not begun
+            for number, ids in enumerate(events[:1] if lost else events):
+                last = then == "end" and number == len(events) - 1
+                meta = {"prompt_tokens": 1, "finish_reason": {"type": "length"} if last else None}
+                told = {"output_ids": ids[begun:], "meta_info": meta}
+                part = b"data: %s\n\n" % json.dumps(told).encode()
+                writer.write(b"%x\r\n%s\r\n" % (len(part), part))
+                await writer.drain()
+            if then == "end" or begun:
+                part = b"data: [DONE]\n\n"
+                writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(part), part))
+            elif lost:
+                writer.close()
+                return
+
+    return talk
+
+
+def written(talk: Talk, limit: int, pause: Callable[[], bool]) -> Answer:
+    async def ask(url: str) -> Answer:
+        expected = identity.Expected("right", (), 99, 99, 1, 1, ())
+        place = Server(url, timeout=5, patience=0.5)
+        place.info = at_once({"model_path": "right", "skip_tokenizer_init": True})  # type: ignore[method-assign]
+        engine = await asyncio.to_thread(SglangEngine, [place], expected, frozenset(), "target", False)  # fmt: skip
+        query = write_one(1)
+        query.generate = Generate(limit, Listening(None, lambda _: None), pause=pause)
+        try:
+            return (await asyncio.to_thread(engine.answer, [query]))[0]
+        finally:
+            await asyncio.to_thread(engine.close)
+
+    answer: Answer = asyncio.run(speaking(talk, ask))
+    return answer
+
+
+def at_once(value: Any) -> Callable[[], Awaitable[Any]]:
+    async def told() -> Any:
+        return value
+
+    return told
+
+
+def test_what_a_stream_tells_is_taken_as_it_grows() -> None:
+    answer = written(streaming([[1], [1, 2, 3], [1, 2, 3, 4]], "end"), 4, lambda: False)
+    assert (answer.tokens, answer.finish) == ([1, 2, 3, 4], "limit")
+
+
+def test_a_stream_is_given_up_where_no_more_is_wanted() -> None:
+    looks = iter([False, False, True])
+    answer = written(streaming([[1], [1, 2, 3], [1, 2, 3, 4]], "hang"), 9, lambda: next(looks))
+    assert (answer.tokens, answer.finish) == ([1, 2, 3], "paused")
+
+
+def test_behind_a_stream_that_breaks_off_another_one_goes_on() -> None:
+    """The server is asked again, with what was told as the text's beginning."""
+    talk = streaming([[1, 2], [1, 2, 3]], "break")
+    tokens = 0
+
+    def pause() -> bool:
+        nonlocal tokens
+        tokens += 1
+        return tokens == 3
+
+    answer = written(talk, 9, pause)
+    assert answer.tokens == [1, 2, 3] and answer.finish == "paused"
+
+
+def test_streams_that_bring_nothing_lose_their_server() -> None:
+    async def breaks() -> float:
+        place: Any = Named("a")
+        place.patience = 0.25
+        one, began = Breaks(Replicas([place], "target")), time.monotonic()
+        for _ in range(20):
+            await one.another(place, EOFError("closed"))
+        return began
+
+    began = time.monotonic()
+    with pytest.raises(UserError, match="target's server at a does not answer \\(closed\\)"):
+        asyncio.run(breaks())
+    assert 0.25 < time.monotonic() - began < 2
 
 
 def test_log_probabilities_at_a_lower_temperature_come_from_the_likeliest_tokens() -> None:

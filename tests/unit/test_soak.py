@@ -14,9 +14,14 @@ from semspec.serve.errors import ApiError
 from semspec.serve.requests import ChatRequest, CompletionRequest, parse
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-import soak
+import soak_client
+import soak_report
+import soak_requests
 
-ALL, NOTHING = dict.fromkeys(soak.ABILITIES, True), dict.fromkeys(soak.ABILITIES, False)
+ALL, NOTHING = (
+    dict.fromkeys(soak_requests.ABILITIES, True),
+    dict.fromkeys(soak_requests.ABILITIES, False),
+)
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -36,10 +41,10 @@ def test_what_is_asked_is_taken_field_by_field(able: dict[str, bool]) -> None:
     seen: set[str] = set()
     for number in range(2000):
         rng = random.Random(number)
-        asked = {**soak.chat(rng, able), **soak.streaming(rng)}
+        asked = {**soak_requests.chat(rng, able), **soak_requests.streaming(rng)}
         parse(ChatRequest, json.dumps(asked).encode())
         seen |= set(asked)
-        parse(CompletionRequest, json.dumps(soak.completion(rng)).encode())
+        parse(CompletionRequest, json.dumps(soak_requests.completion(rng)).encode())
     assert seen >= {
         *("tools", "tool_choice", "response_format", "prediction", "reasoning_effort", "min_p"),
         *("thinking_token_budget", "stream_options", "semspec", "n"),
@@ -48,33 +53,35 @@ def test_what_is_asked_is_taken_field_by_field(able: dict[str, bool]) -> None:
 
 
 def test_what_is_said_in_the_header_is_taken() -> None:
-    for header in soak.HEADERS:
-        parse(ChatRequest, json.dumps({"messages": [soak.TURN]}).encode(), header)
+    for header in soak_requests.HEADERS:
+        parse(ChatRequest, json.dumps({"messages": [soak_requests.TURN]}).encode(), header)
 
 
-@pytest.mark.parametrize(("header", "param"), soak.REFUSED_HEADERS[1:])
+@pytest.mark.parametrize(("header", "param"), soak_requests.REFUSED_HEADERS[1:])
 def test_what_is_said_wrong_in_the_header_is_refused(header: str, param: str) -> None:
     with pytest.raises(ApiError) as refused:
-        parse(ChatRequest, json.dumps({"messages": [soak.TURN]}).encode(), header)
+        parse(ChatRequest, json.dumps({"messages": [soak_requests.TURN]}).encode(), header)
     assert refused.value.param == param
 
 
 def test_a_request_without_a_line_in_the_log_is_found_and_one_with_two(tmp_path: Path) -> None:
-    tally = soak.Tally(kinds={0: "whole", 1: "stream", 2: "left", 3: "odd"})
+    tally = soak_client.Tally(kinds={0: "whole", 1: "stream", 2: "left", 3: "odd"})
     log = tmp_path / "log"
     log.write_text("".join(f'{{"request": "soak-{number}"}}\n' for number in (1, 3, 3)))
-    soak.check_log(log, tally)
+    soak_report.check_log(log, tally)
     assert tally.wrong == ["whole 0 has 0 lines in the log", "odd 3 has 2 lines in the log"]
 
 
 def test_memory_that_grows_is_found_once_it_has_settled() -> None:
-    assert soak.growth([(100, 50), (200, 90)]) == ""
-    assert soak.growth([(500, 50), (1000, 100), (2000, 110), (3000, 105)]) == ""
-    assert "grown from 100 to 111 bytes" in soak.growth([(1000, 100), (2000, 111), (3000, 90)])
+    assert soak_report.growth([(100, 50), (200, 90)]) == ""
+    assert soak_report.growth([(500, 50), (1000, 100), (2000, 110), (3000, 105)]) == ""
+    assert "grown from 100 to 111 bytes" in soak_report.growth(
+        [(1000, 100), (2000, 111), (3000, 90)]
+    )
 
 
 def test_an_answer_of_another_status_or_field_is_wrong() -> None:
-    client = soak.Client(("127.0.0.1", 1), soak.Tally())
+    client = soak_client.Client(("127.0.0.1", 1), soak_client.Tally())
     told = b'{"error": {"message": "n: no", "param": "n"}}'
     client.error(400, told, (400,), "n")
     client.error(429, told, (400,), "temperature")  # it was busy
@@ -86,11 +93,13 @@ def test_an_answer_of_another_status_or_field_is_wrong() -> None:
 
 
 def test_each_kind_of_server_has_its_row() -> None:
-    found = soak.with_row(None, soak.NAMES["hf"], row(), "old")
-    found = soak.with_row(found, soak.NAMES["sglang"], row(kills={"target": 3, "draft": 2}), "old")
-    found = soak.with_row(found, soak.NAMES["hf"], row(seconds=2000, wrong=1), "new")
+    found = soak_report.with_row(None, soak_report.NAMES["hf"], row(), "old")
+    found = soak_report.with_row(
+        found, soak_report.NAMES["sglang"], row(kills={"target": 3, "draft": 2}), "old"
+    )
+    found = soak_report.with_row(found, soak_report.NAMES["hf"], row(seconds=2000, wrong=1), "new")
     assert found["digest"] == "new"
-    _, _, first, second = soak.text(found).splitlines()
+    _, _, first, second = soak_report.text(found).splitlines()
     assert first == (
         "| `engine=hf` | 3,000 in 2,000 s |  | 1 | 400 MB after the first 1,000, 420 MB at the end (+5.0 %), 430 MB at most"
         " | 12 of 12, 6 of them streams, exit code 0 | 0123456789 |"
@@ -99,9 +108,11 @@ def test_each_kind_of_server_has_its_row() -> None:
 
 
 def test_the_page_is_what_the_figures_say(tmp_path: Path) -> None:
-    found = json.loads(soak.FIGURES.results.read_text())
-    assert soak.FIGURES.check(found["digest"]) == []
+    found = json.loads(soak_report.FIGURES.results.read_text())
+    assert soak_report.FIGURES.check(found["digest"]) == []
     at = tmp_path / "page.md"
-    at.write_text(soak.FIGURES.at.read_text().replace("10,000 in 4,152 s", "10,000 in 4,151 s"))
-    (old,) = soak.FIGURES.check(found["digest"], at=at)
+    at.write_text(
+        soak_report.FIGURES.at.read_text().replace("10,000 in 4,152 s", "10,000 in 4,151 s")
+    )
+    (old,) = soak_report.FIGURES.check(found["digest"], at=at)
     assert "make soak ARGS=--show" in old

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 import uuid
@@ -16,46 +17,25 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 
 from semspec.engines._sglang import identity, requests
 from semspec.engines._sglang.replicas import Replicas
-from semspec.engines._sglang.requests import Paths, Payload, Scoring, Taken, Writing
+from semspec.engines._sglang.requests import Paths, Payload, Scoring, Writing
 from semspec.engines._sglang.server import LostError, Reply, Server
+from semspec.engines._sglang.streams import Breaks, Pulse, Telling
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.types import Answer, Context, Generate, Query, Role, What
 
 SLICE = 512  # tokens of a whole problem for which a request may take as long as any other
 MARGIN = 6  # positions that SGLang reserves at the end of a context
-PAUSE = 0.1  # seconds before a stream that broke off is begun again
+PIECE = 512  # tokens of one stream at most: each of its events has all that is written so far
 
 T = TypeVar("T")
-
-
-@dataclass
-class Telling:
-    """A problem that a server is writing by its own loop, and telling round by round."""
-
-    place: Server
-    rid: str
-    payload: Payload
-    first: Reply | None  # what it told first, until that is taken
-    events: AsyncGenerator[Reply]  # what it has written so far, each time
-    ids: list[int]  # the text that its next rounds follow
-    taken: Taken = field(default_factory=Taken)
-
-    async def next(self) -> Reply:
-        """Return all that it has written, once that is more than before; raise EOFError where it breaks off."""
-        first, self.first = self.first, None
-        if first is not None:
-            return first
-        async for reply in self.events:
-            return reply
-        raise EOFError("closed before the end")
 
 
 class SglangEngine:
@@ -83,8 +63,9 @@ class SglangEngine:
         self._inside: dict[str, Mapping[str, Any] | None] = {}  # by server: the loop inside
         self._tasks: defaultdict[int, set[asyncio.Task[Answer]]] = defaultdict(set)
         self._tellings: dict[int, Telling] = {}  # by context: those that nobody waits for just now
-        self._in_one_piece: set[str] = set()  # servers that do not tell while they write
-        self._aborts: set[asyncio.Task[None]] = set()
+        self._in_parts: set[str] = set()  # servers whose events have what is new alone
+        self._pulse = Pulse()
+        self._endings: set[asyncio.Task[None]] = set()  # of streams
         self._looks: dict[Server, asyncio.Task[None]] = {}  # checks of lost servers
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -147,7 +128,7 @@ class SglangEngine:
                 " a run in another folder"
             )
         if info.get("incremental_streaming_output"):
-            self._in_one_piece.add(place.name)
+            self._in_parts.add(place.name)
         margins = {"context_length": MARGIN, "max_total_num_tokens": MARGIN, "max_req_input_len": 0}
         known = [int(info[name]) - margin for name, margin in margins.items() if info.get(name)]
         self.context_limit = min([self.context_limit, *known])
@@ -225,7 +206,7 @@ class SglangEngine:
         await asyncio.gather(*tasks, return_exceptions=True)
         for telling in [self._tellings.pop(key) for key in list(self._tellings)]:
             self._abort(telling.place, telling.rid, telling.events)
-        await asyncio.gather(*self._aborts, return_exceptions=True)
+        await asyncio.gather(*self._endings, return_exceptions=True)
         for place in self.replicas.places:
             await place.close()
 
@@ -258,17 +239,23 @@ class SglangEngine:
         before = [*query.context.tokens, *query.tokens]
         room = self.context_limit - len(before)
         writing = Writing(ask, room, self.stop_ids, answer)
+        heard = (
+            ask.pause is not None and ask.grammar is None
+        )  # somebody wants each token as it comes
+        breaks = Breaks(self.replicas)
         while not writing.done:
             limit, stops = writing.next_limit(), writing.next_stops()
+            limit = min(limit, PIECE) if heard else limit
             ids = [*before, *answer.tokens]
             payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops, ask.grammar)
             if self.inside is not None:  # it drafts for whoever does not say otherwise
                 payload["sampling_params"]["custom_params"] = requests.OFF
+            if heard and limit > 1:
+                await self._listen(query.context, payload, writing, breaks)
+                continue
             reply, place = await self._ask(query.context, payload, answer)
             if not reply["output_ids"]:
-                raise UserError(
-                    f"{place.name} wrote nothing where tokens were asked for: look at its log"
-                )
+                raise nothing_written(place)
             writing.take(reply["output_ids"])
             if ask.grammar is not None and not writing.done:  # the text is whole, without an end
                 answer.finish = "eos"
@@ -282,12 +269,49 @@ class SglangEngine:
             }
             answer.values = {read: none.get(read.what, torch.empty(0)) for read in query.reads}
 
+    async def _listen(
+        self, context: Context, payload: Payload, writing: Writing, breaks: Breaks
+    ) -> None:
+        """Take what a server writes as it comes, until it is whole, or no more of it is wanted."""
+        payload, began = requests.streamed(payload, self._pulse.interval()), time.perf_counter()
+        telling = await self._told(context, payload, payload["input_ids"])
+        in_parts, taken, first = telling.place.name in self._in_parts, 0, 0
+        self._pulse.open += 1
+        reply: Reply | None = None
+        try:
+            while reply is None or not (writing.done or requests.ended(reply)):
+                reply = await telling.next()
+                fresh = reply["output_ids"] if in_parts else reply["output_ids"][taken:]
+                taken += len(fresh)
+                if not first:
+                    first, started = taken, time.perf_counter()
+                writing.take(fresh)
+        except (OSError, EOFError) as error:  # what was told stands; another one goes on behind
+            await breaks.another(telling.place, error)
+        except (asyncio.CancelledError, UserError):
+            self._abort(telling.place, telling.rid, telling.events)
+            raise
+        finally:
+            self._pulse.open -= 1
+        if reply is None:
+            return
+        if requests.ended(reply):
+            self._end(telling.events)
+        else:
+            self._abort(telling.place, telling.rid, telling.events)
+        if requests.ended(reply) and not taken:
+            raise nothing_written(telling.place)
+        breaks.over()
+        self.replicas.answered()
+        self._pulse.took(taken - first, time.perf_counter() - started)
+        requests.account(reply["meta_info"], writing.answer, time.perf_counter() - began)
+
     async def _write_inside(
         self, query: Query, ask: Generate, inside: Mapping[str, Any], answer: Answer
     ) -> None:
         ids = [*query.context.tokens, *query.tokens]
         place = self.replicas.of(query.context)
-        whole = place.name in self._in_one_piece or requests.by_tokens(inside)
+        whole = place.name in self._in_parts or requests.by_tokens(inside)
         if ask.piecewise and not whole:
             await self._write_on(query, ask, inside, ids, answer)
             return
@@ -309,8 +333,7 @@ class SglangEngine:
         self, query: Query, ask: Generate, inside: Mapping[str, Any], ids: list[int], answer: Answer
     ) -> None:
         """Answer with the next rounds of a problem, which the server goes on with meanwhile."""
-        began, key = time.perf_counter(), query.context.key
-        broken: float | None = None  # since when nothing comes of it
+        began, key, breaks = time.perf_counter(), query.context.key, Breaks(self.replicas)
         telling = self._tellings.pop(key, None)
         if telling is not None and telling.ids != ids:  # the text went on in another way
             self._abort(telling.place, telling.rid, telling.events)
@@ -325,10 +348,7 @@ class SglangEngine:
                 requests.take_inside(*told, telling.taken)
             except (OSError, EOFError) as error:  # what was told stands; another one goes on behind
                 place, telling = telling.place, None
-                broken = broken or time.monotonic()
-                if time.monotonic() - broken > place.patience:
-                    self.replicas.lost(place, str(error) or type(error).__name__)
-                await asyncio.sleep(PAUSE)
+                await breaks.another(place, error)
                 continue
             except (asyncio.CancelledError, UserError):
                 self._abort(telling.place, telling.rid, telling.events)
@@ -368,9 +388,22 @@ class SglangEngine:
                 await events.aclose()
             await place.abort(rid)
 
-        task = self._loop.create_task(end())
-        self._aborts.add(task)
-        task.add_done_callback(self._aborts.discard)
+        self._later(end())
+
+    def _end(self, events: AsyncGenerator[Reply]) -> None:
+        """Read a stream that has said all to its end, so that its connection can be used again."""
+
+        async def end() -> None:
+            with contextlib.suppress(OSError, EOFError, UserError):  # the answer is there
+                async for _ in events:
+                    pass
+
+        self._later(end())
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
 
     async def _score(self, query: Query, scoring: Scoring, answer: Answer) -> Mapping[Any, Any]:
         reply, place = await self._ask(query.context, scoring.payload(), answer)
@@ -392,12 +425,7 @@ class SglangEngine:
 
         reply, place = await self._at_home(context, whole)
         self.replicas.answered()
-        meta = reply["meta_info"]
-        cached, prompt = int(meta.get("cached_tokens") or 0), int(meta["prompt_tokens"])
-        answer.cached += cached
-        answer.fed += prompt - cached + int(meta.get("completion_tokens") or 0)
-        # the server's own time: the rest counts as time outside the models
-        answer.seconds += float(meta.get("e2e_latency") or time.perf_counter() - began)
+        requests.account(reply["meta_info"], answer, time.perf_counter() - began)
         return reply, place
 
     async def _at_home(self, context: Context, ask: Callable[[Server, str], Awaitable[T]]) -> T:
@@ -414,6 +442,10 @@ class SglangEngine:
             except (asyncio.CancelledError, UserError):
                 self._abort(place, rid)
                 raise
+
+
+def nothing_written(place: Server) -> UserError:
+    return UserError(f"{place.name} wrote nothing where tokens were asked for: look at its log")
 
 
 async def _sample_ids(place: Server) -> Sequence[int]:

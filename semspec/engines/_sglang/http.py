@@ -57,10 +57,7 @@ class Http:
         Raise OSError or EOFError if the connection fails, SilentError if no answer comes within
         ``timeout`` seconds. Connecting has its own limit, whose TimeoutError is an OSError.
         """
-        body = b"" if payload is None else json.dumps(payload, separators=(",", ":")).encode()
-        head = f"{method} {self.path}{path} HTTP/1.1\r\n{self._head}"
-        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        message = head.encode("latin-1") + body
+        message = self._message(method, path, payload)
         while (kept := self._kept()) is not None:
             with contextlib.suppress(StaleError):
                 return await self._exchange(kept, message, timeout, kept=True)
@@ -71,22 +68,24 @@ class Http:
     ) -> AsyncGenerator[tuple[int, bytes]]:
         """Send a request and yield status and line for each line of the answer, as they come.
 
-        Raise what ``request`` raises; ``timeout`` is for each line. The connection is not used again.
+        Raise what ``request`` raises; ``timeout`` is for each line. The connection is used again if all lines are read.
         """
-        body = json.dumps(payload, separators=(",", ":")).encode()
-        head = f"POST {self.path}{path} HTTP/1.1\r\n{self._head}Connection: close\r\n"
-        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        reader, writer = await self._connect()
+        message, open_still = self._message("POST", path, payload), False
+        kept = self._kept()
+        connection = kept or await self._connect()
         try:
             async with asyncio.timeout(timeout):
-                writer.write(head.encode("latin-1") + body)
-                await writer.drain()
-                first = await reader.readline()
-                if not first:
-                    raise EOFError("closed without an answer")
-                status = int(first.split(b" ", 2)[1])
-                length, chunked, _ = await _headers(reader)
-            pending, left = b"", length
+                while True:
+                    try:
+                        status, length, chunked, close = await _begun(
+                            connection, message, bool(kept)
+                        )
+                        break
+                    except StaleError:
+                        connection[1].close()
+                        kept = self._kept()
+                        connection = kept or await self._connect()
+            reader, pending, left = connection[0], b"", length
             while True:
                 async with asyncio.timeout(timeout):
                     part = await (_chunk(reader) if chunked else reader.read(min(left, 1 << 16)))
@@ -98,6 +97,7 @@ class Http:
                     yield status, line
                 if not part:
                     break
+            open_still = not close
             if pending:
                 yield status, pending
         except TimeoutError as error:
@@ -105,7 +105,20 @@ class Http:
         except (ValueError, IndexError) as error:
             raise EOFError("what came back is not HTTP") from error
         finally:
-            writer.close()
+            self._done_with(connection, open_still)
+
+    def _message(self, method: str, path: str, payload: Any) -> bytes:
+        body = b"" if payload is None else json.dumps(payload, separators=(",", ":")).encode()
+        head = f"{method} {self.path}{path} HTTP/1.1\r\n{self._head}"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        return head.encode("latin-1") + body
+
+    def _done_with(self, connection: Connection, open_still: bool) -> None:
+        """Keep a connection for the next request if it can be used again."""
+        if open_still:
+            self._idle.append((time.monotonic(), connection))
+        else:
+            connection[1].close()
 
     async def _connect(self) -> Connection:
         try:
@@ -130,16 +143,7 @@ class Http:
         limit = asyncio.timeout(timeout)
         try:
             async with limit:
-                try:
-                    writer.write(message)
-                    await writer.drain()
-                    line = await reader.readline()
-                except OSError as error:
-                    raise StaleError(str(error)) if kept else error from error
-                if not line:
-                    raise StaleError("closed") if kept else EOFError("closed without an answer")
-                status = int(line.split(b" ", 2)[1])
-                length, chunked, close = await _headers(reader)
+                status, length, chunked, close = await _begun(connection, message, kept)
                 body = await (_chunks(reader) if chunked else reader.readexactly(length))
         except BaseException as error:
             writer.close()
@@ -148,16 +152,30 @@ class Http:
             if isinstance(error, TimeoutError) and limit.expired():
                 raise SilentError from error
             raise
-        if close:
-            writer.close()
-        else:
-            self._idle.append((time.monotonic(), connection))
+        self._done_with(connection, not close)
         return status, body
 
     def close(self) -> None:
         for _, (_, writer) in self._idle:
             writer.close()
         self._idle.clear()
+
+
+async def _begun(connection: Connection, message: bytes, kept: bool) -> tuple[int, int, bool, bool]:
+    """Send a request and read the head of its answer: status, length of the body, chunked, closes afterwards.
+
+    Raise StaleError where a kept connection turns out to be closed.
+    """
+    reader, writer = connection
+    try:
+        writer.write(message)
+        await writer.drain()
+        line = await reader.readline()
+    except OSError as error:
+        raise StaleError(str(error)) if kept else error from error
+    if not line:
+        raise StaleError("closed") if kept else EOFError("closed without an answer")
+    return int(line.split(b" ", 2)[1]), *(await _headers(reader))
 
 
 async def _headers(reader: asyncio.StreamReader) -> tuple[int, bool, bool]:

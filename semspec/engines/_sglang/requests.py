@@ -36,8 +36,8 @@ Payload = dict[str, Any]
 OFF = {protocol.KEY: {"accept": "off"}}  # ``custom_params``: nothing is drafted inside the server
 VERIFIED = "verified by the server, token by token"  # the note of a round that is a whole text
 LOOK = 64  # tokens generated at a time if nothing shows where a unit may end
-EVENTS = 256  # in a stream at most: each has all that is written so far
-LEAST = 4  # tokens from one event of a stream to the next
+EVENTS = 256  # in the stream of a whole problem at most: each has all that is written so far
+LEAST = 4  # tokens from one event of such a stream to the next
 LIKELIEST = 32  # tokens of a row by which a log-probability is brought to another temperature
 
 
@@ -105,10 +105,10 @@ def by_tokens(asked: Mapping[str, Any]) -> bool:
     return set(asked) == {"accept"}
 
 
-def streamed(payload: Payload) -> Payload:
-    """Return a request whose reply is to be read as it grows."""
+def streamed(payload: Payload, interval: int | None = None) -> Payload:
+    """Return a request whose reply is to be read as it grows, by so many tokens; None: of a whole problem."""
     params = payload["sampling_params"]
-    interval = max(LEAST, params["max_new_tokens"] // EVENTS)
+    interval = interval or max(LEAST, params["max_new_tokens"] // EVENTS)
     return {**payload, "sampling_params": {**params, "stream_interval": interval}}
 
 
@@ -168,6 +168,14 @@ def take_inside(
     taken.tokens += len(answer.tokens)
 
 
+def account(meta: Mapping[str, Any], answer: Answer, seconds: float) -> None:
+    """Add what a request has taken to its answer: the server's own time where it says it, else these seconds."""
+    cached, prompt = int(meta.get("cached_tokens") or 0), int(meta["prompt_tokens"])
+    answer.cached += cached
+    answer.fed += prompt - cached + int(meta.get("completion_tokens") or 0)
+    answer.seconds += float(meta.get("e2e_latency") or seconds)  # the rest is no model's
+
+
 def _count_prompt(first: Round, meta: Mapping[str, Any]) -> None:
     """Count the pass over the prompt in the first round."""
     first.passes["target"] = first.passes.get("target", 0) + 1
@@ -196,10 +204,8 @@ class Writing:
     def next_limit(self) -> int:
         """Return how many tokens the next request may bring."""
         left = self.limit - len(self.answer.tokens)
-        if (
-            self.ask.boundary is None or self.ask.grammar is not None
-        ):  # a grammar begins with each request
-            return left
+        if self.ask.boundary is None or self.stops.never or self.ask.grammar is not None:
+            return left  # a grammar begins with each request
         if self.stops.cap is not None:
             left = min(left, self.stops.cap * (self.ask.units - len(self.answer.ends)))
         return left if self.stops.texts or self.stops.cap is not None else min(left, LOOK)
