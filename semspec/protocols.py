@@ -323,6 +323,11 @@ class Drafter(Plugin, Protocol):
     def open(self, kit: Kit) -> DraftSession: ...
 
 
+def drafts_chains(drafter: Drafter) -> bool:
+    """Tell whether a drafter that grows trees drafts a chain, too, where ``Room.chain`` asks for it."""
+    return bool(drafter.levels) and drafter.rows
+
+
 class RuleSession(Protocol):
     """A rule at work on one problem."""
 

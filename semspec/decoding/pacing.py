@@ -12,7 +12,7 @@ from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import Costs
 from semspec.decoding.economy import COPIED, DRAWN, Economy
 from semspec.decoding.pace import Pace, Steady
-from semspec.protocols import Drafter, DraftSession, Rule
+from semspec.protocols import Drafter, DraftSession, Rule, drafts_chains
 from semspec.types import Sampling
 
 
@@ -69,7 +69,7 @@ class Pacing:
             cuts=not drafter.rows or tree,
             watches=bool(session.watches),
             exact=rule.lossless,
-            longest_chain=chain if drafter.levels and drafter.rows else 0,
+            longest_chain=chain if drafts_chains(drafter) else 0,
             greedy=sampling.greedy,
         )
 

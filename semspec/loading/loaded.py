@@ -20,7 +20,7 @@ from semspec.errors import UserError
 from semspec.models import hub
 from semspec.models.location import ModelFacts
 from semspec.models.text import Text
-from semspec.protocols import Engine, Need, Splitter, Stopper
+from semspec.protocols import Engine, Need, Splitter, Stopper, drafts_chains
 from semspec.results import tables
 from semspec.results.identity import identities
 from semspec.types import Context, Role
@@ -105,10 +105,8 @@ class Loaded:
         if not config.nested.plain:
             self.nested_rule = config.nested_accept.bind(nested)
             self.nested = config.nested.bind(nested)
-        reach = self.drafter.reach if config.split == "token" else 0
-        chains = [bool(d.levels) and d.rows for d in (self.drafter, self.nested)]
-        self.draft_length = config.length("draft", reach, chains[0])
-        self.nested_length = config.length("nested", self.nested.reach, chains[1])
+        self.draft_length = config.length("draft", self.reach, drafts_chains(self.drafter))
+        self.nested_length = config.length("nested", self.nested.reach, drafts_chains(self.nested))
         remembered = max(self.drafter.remembers, self.nested.remembers)
         self.earlier = GrowingStore(remembered << 20) if remembered else None
         self.pacing = self._pacing()
@@ -133,10 +131,14 @@ class Loaded:
         return not (self.drafter.plain and self.nested.plain)
 
     @property
+    def reach(self) -> int:
+        """Tokens that the drafter drafts at a time by its own options; 0: as ``draft_length`` says."""
+        return self.drafter.reach if self.config.split == "token" else 0
+
+    @property
     def own_reach(self) -> bool:
         """True if the drafter's own options alone say how many tokens it drafts, and ``draft_length`` nothing."""
-        chains = bool(self.drafter.levels) and self.drafter.rows and self.config.adaptive
-        return self.config.split == "token" and bool(self.drafter.reach) and not chains
+        return bool(self.reach) and not (self.config.adaptive and drafts_chains(self.drafter))
 
     @property
     def free(self) -> bool:
