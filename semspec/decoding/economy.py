@@ -20,8 +20,8 @@ from semspec.decoding.experience import DEBT, EXPLORE, Experience
 
 COPIED, DRAWN = 0.4, 0.75  # the chance of a token of which nothing is known: looked up, by a model
 LOOK = 64  # tokens after which it is decided anew, where the load changes
-ALLOWANCE = 8.0  # plain tokens that a run may lose at its beginning, while nothing is known
-LEARNING = 0.005  # seconds that it may lose there in any case
+ALLOWANCE = 4.0  # plain tokens that a run may lose at its beginning, while nothing is known
+LEARNING = 0.002  # seconds that it may lose there in any case
 SELDOM = 0.005  # copies for each token at least, where none was found for long
 EARNED = 128.0  # plain tokens of what drafts have really gained that may be lost again
 HORIZON = 8  # rounds in which what was lost may be expected to come back
