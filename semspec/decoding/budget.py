@@ -23,7 +23,7 @@ from semspec.decoding.beliefs import Signal, deep, likely
 from semspec.decoding.costs import ASK, CHAIN
 from semspec.decoding.economy import LOOK, NET, Economy
 from semspec.decoding.experience import EXPLORE
-from semspec.decoding.ledger import Ledger
+from semspec.decoding.ledger import CLOSE, Ledger
 from semspec.decoding.trim import depths, first_path, keep_nodes, shared, shorten
 from semspec.types import Draft, Round
 
@@ -333,7 +333,10 @@ class Adaptive:
             economy.net = SLOWER * economy.net + (1 - SLOWER) * worth
             if not sends and self.net <= 0 and not self._ledger.crowded:
                 self._rest(-self.net)
-                self._alone = max(self._alone, self._shadowed())
+                if (
+                    economy.rate > CLOSE
+                ):  # where copies save time, each token by which one begins later is dear
+                    self._alone = max(self._alone, self._shadowed())
             elif not sends:
                 self._alone = self._stride()
             economy.looked(bool(sends), self._alone)
