@@ -450,7 +450,7 @@ class Solver(Loaded):
 
     def _settle_length(self) -> None:
         """Let the option say how long drafts are, unless the drafter's own options do."""
-        if self.config.split != "token" or not self.drafter.reach:
+        if not self.reach:
             self.draft_length = self.config.lengths["draft_length"]
 
     def unstopped(self) -> Solver:

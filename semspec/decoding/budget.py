@@ -23,7 +23,7 @@ from semspec.decoding.beliefs import Signal, deep, likely
 from semspec.decoding.costs import ASK, CHAIN
 from semspec.decoding.economy import LOOK, NET, Economy
 from semspec.decoding.experience import EXPLORE
-from semspec.decoding.ledger import Ledger
+from semspec.decoding.ledger import CLOSE, Ledger
 from semspec.decoding.trim import depths, first_path, keep_nodes, shared, shorten
 from semspec.types import Draft, Round, Turns
 
@@ -33,6 +33,7 @@ UNLIKELY = 0.002  # chance of a node below which no more nodes are looked at
 UNTRIED = 48
 ROUGHLY = 5.0  # times what may be lost: reading along is not known to cost more
 STRIDE = 8  # tokens at most before a drafter is asked again whose draft was not worth a pass
+SHADOWED = 8  # tokens at most that are written in a row to see what a draft that was not sent would have brought
 SLEEPS = 8  # tokens in a row after which a drafter has much to read
 REFRESH = 8  # rounds after which prices are looked up anew
 SLACK = 1.5  # tokens by which late drafts may have disappointed before that counts
@@ -353,6 +354,10 @@ class Adaptive:
             economy.net = SLOWER * economy.net + (1 - SLOWER) * worth
             if not sends and self.net <= 0 and not self._ledger.crowded:
                 self._rest(-self.net)
+                if (
+                    economy.rate > CLOSE
+                ):  # where copies save time, each token by which one begins later is dear
+                    self._alone = max(self._alone, self._shadowed())
             elif not sends:
                 self._alone = self._stride()
             economy.looked(bool(sends), self._alone)
@@ -362,6 +367,10 @@ class Adaptive:
             self._vain = self._alone = min(2 * max(self._vain, 1), STRIDE)
             self._ledger.asleep |= self._alone >= SLEEPS
         return sends
+
+    def _shadowed(self) -> int:
+        """Return how many tokens to write behind a draft that is not sent: it is held against them, and no pass is paid for it."""
+        return min(len(self._proposal.tokens), SHADOWED) if self._proposal else self._stride()
 
     # ---- after a round ---------------------------------------------------------------------------
 

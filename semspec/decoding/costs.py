@@ -36,7 +36,7 @@ class Point:
 
     size: float
     seconds: float
-    context: float  # positions cached before
+    context: float  # positions cached before, on average: for who reads the table
     count: float = 1.0
     first: list[float] = field(default_factory=list)  # the seconds of the first few
 
@@ -58,12 +58,11 @@ def bin_of(size: float) -> int:
 
 
 class Curve:
-    """Seconds by size: a line through averages, which never falls, and a price for each cached position."""
+    """Seconds by size: a line through averages, which never falls."""
 
     def __init__(self) -> None:
         self.points: dict[int, Point] = {}
         self.version = 0  # of what was measured
-        self._spread = self._shared = 0.0  # of contexts within one size; with seconds
         self._line: tuple[list[float], list[float]] | None = None
         self._table: list[float] = []
         self._tabled = -1
@@ -76,39 +75,26 @@ class Curve:
         else:
             if point.count >= 3:
                 seconds = min(seconds, OUTLIER * point.seconds)
-            apart = context - point.context
-            self._spread = 0.99 * self._spread + apart**2
-            self._shared = 0.99 * self._shared + apart * (seconds - point.seconds)
             point.add(size, seconds, context)
         self.version += 1
         self._line = None
 
-    @property
-    def slope(self) -> float:
-        """Seconds that each position cached before costs, one price for all sizes.
+    def at(self, size: float) -> float:
+        """Return the seconds of a size, behind contexts like those that it was measured behind.
 
-        No decision goes by it: a position costs a pass over many tokens several times what it costs a lone one
-        (docs/drafters.md), and one price for both would make long drafts look cheaper the longer the context.
+        A position that is cached costs a pass over many tokens several times what it costs a lone one (docs/drafters.md), and
+        one price for both would make long drafts look cheaper the longer the context: there is none.
         """
-        return max(self._shared / self._spread, 0.0) if self._spread > 1e4 else 0.0
-
-    def at(self, size: float, context: float | None = None) -> float:
-        """Return the seconds of a size, after a context of that length (None: as it was measured)."""
         if self._line is None:
             self._line = self._drawn()
         sizes, seconds = self._line
         i = min(max(bisect_right(sizes, size), 1), len(sizes) - 1)
         if len(sizes) == 1 or size <= sizes[0]:
-            found = seconds[0]
-        else:
-            share = (size - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
-            found = seconds[i - 1] + share * (seconds[i] - seconds[i - 1])
-            if size > sizes[-1]:  # beyond: as steep as on the whole, or as at the end
-                found = seconds[-1] + (size - sizes[-1]) * max(self.each, 0.0)
-        if context is None or not self.slope:
-            return found
-        near = min(self.points.values(), key=lambda point: abs(point.size - size))
-        return max(found + self.slope * (context - near.context), 0.1 * found)
+            return seconds[0]
+        if size > sizes[-1]:  # beyond: as steep as on the whole, or as at the end
+            return seconds[-1] + (size - sizes[-1]) * max(self.each, 0.0)
+        share = (size - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
+        return seconds[i - 1] + share * (seconds[i] - seconds[i - 1])
 
     @property
     def each(self) -> float:
@@ -145,7 +131,7 @@ class Curve:
             [round(p.size, 3), p.seconds, round(p.context, 1), p.count]
             for _, p in sorted(self.points.items())
         ]
-        return {"points": points, "spread": self._spread, "shared": self._shared}
+        return {"points": points}
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Curve:
@@ -158,7 +144,6 @@ class Curve:
             curve.points[bin_of(size)] = Point(size, seconds, context, count)
         if not curve.points:
             raise ValueError("a curve without measurements")
-        curve._spread, curve._shared = float(told["spread"]), float(told["shared"])
         return curve
 
 
@@ -229,26 +214,24 @@ class Costs:
         """Return the curve of exactly this, if it was measured."""
         return self.curves.get((who, kind, together))
 
-    def seconds(
-        self, who: str, kind: str, size: float, together: int = 1, context: float | None = None
-    ) -> float | None:
+    def seconds(self, who: str, kind: str, size: float, together: int = 1) -> float | None:
         """Return what a question costs; what was not measured so is judged by what is nearest to it."""
         if (curve := self.curve(who, kind, together)) is not None:
-            return curve.at(size, context)
+            return curve.at(size)
         if kind == TREE:
-            return self.seconds(who, READ, size, together, context)
+            return self.seconds(who, READ, size, together)
         if kind == WATCH:
-            return self.seconds(who, WRITE, size, together, context)
+            return self.seconds(who, WRITE, size, together)
         others = [n for one, what, n in self.curves if (one, what) == (who, kind)]
         if not others:
             return None
         other = min(others, key=lambda n: abs(math.log(n / together)))
         curve = self.curves[who, kind, other]
         if kind == READ:  # as many tokens in all
-            return curve.at(size * together / other, context)
+            return curve.at(size * together / other)
         if kind == WRITE and (reading := self.curve(who, READ, other)) is not None:
-            return curve.at(size, context) * reading.at(together) / reading.at(other)
-        return curve.at(size, context)
+            return curve.at(size) * reading.at(together) / reading.at(other)
+        return curve.at(size)
 
     def token(self, together: int = 1) -> float | None:
         """Return the seconds of a token that the target writes in a row of many."""

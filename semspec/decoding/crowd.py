@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from semspec.decoding.experience import DEBT, EXPLORE, FEW, OUTLIER
+from semspec.decoding.experience import DEBT, EXPLORE, Rows
 
 LOOK = 32  # tokens that each problem writes in a row while all write
 SHORT = 16  # the same, for a moment, where all have drafted
@@ -41,9 +41,7 @@ class Crowd:
     gained: bool | None = None  # what the last trial has found, here or under the load before
     owed: float = 0.0  # plain tokens that trials have lost and that were not made up for since
     written: float = 0.0  # tokens of all problems while all wrote
-    row_seconds: float = 0.0  # that these took, newer ones counting more; with their tokens
-    row_tokens: float = 0.0
-    _rows: int = field(default=0, init=False)
+    rows: Rows = field(default_factory=Rows, init=False)  # that were written so
     _due: float = field(default=0.0, init=False)  # when those who gather have written their rows
     _began: float = field(default=0.0, init=False)  # rounds that began before then are mixed ones
     _settling: int = field(default=0, init=False)  # rounds until all draft
@@ -65,7 +63,7 @@ class Crowd:
 
     def token(self, known: float) -> float:
         """Return the seconds of a plain token where all write; ``known``: as single questions have taken."""
-        return self.row_seconds / self.row_tokens if self.row_tokens else known
+        return self.rows.token or known
 
     def row(self, now: float, known: float) -> int:
         """Return how many tokens a problem is to write alone from now on; 0: it is to draft."""
@@ -90,8 +88,7 @@ class Crowd:
         if self.state == "drafting":
             self._began = math.inf
             # what plain tokens took long ago counts less than what they are about to take
-            share = min(1.0, SHORT / 4 * self.size / max(self.row_tokens, 1.0))
-            self.row_seconds, self.row_tokens = share * self.row_seconds, share * self.row_tokens
+            self.rows.fade(min(1.0, SHORT / 4 * self.size / max(self.rows.tokens, 1.0)))
         self.state, self._due, self._joined = "gathering", due, 0
 
     def _count(self, now: float, settling: int = 0) -> None:
@@ -118,7 +115,8 @@ class Crowd:
             self.written += tokens
             self.owed = max(self.owed - EXPLORE * tokens, 0.0)
             if not reads and began >= self._began:
-                self._wrote(tokens, now - began, self.token(known))
+                self.rows.fade(FADES)
+                self.rows.add(now - began, tokens)
             return
         if reads or began < self._began:
             return
@@ -150,16 +148,6 @@ class Crowd:
         self._count(now)
         if not gains or self._drafted > CHECK * self.size:
             self._gather(now + SHORT * self.token(known))
-
-    def _wrote(self, tokens: int, seconds: float, token: float) -> None:
-        """Count a row that a problem wrote while all did, where a token was thought to take so many seconds."""
-        if self.row_tokens:
-            seconds = min(seconds, OUTLIER * tokens * token)
-        if self._rows < FEW and seconds < tokens * token:
-            self.row_seconds = self.row_tokens = 0.0
-        self._rows += 1
-        self.row_seconds = FADES * self.row_seconds + seconds
-        self.row_tokens = FADES * self.row_tokens + tokens
 
     def _end(self, lost: float) -> None:
         """Let all write, until so much is made up for."""

@@ -20,8 +20,8 @@ from semspec.decoding.experience import DEBT, EXPLORE, Experience
 
 COPIED, DRAWN = 0.4, 0.75  # the chance of a token of which nothing is known: looked up, by a model
 LOOK = 64  # tokens after which it is decided anew, where the load changes
-ALLOWANCE = 8.0  # plain tokens that a run may lose at its beginning, while nothing is known
-LEARNING = 0.005  # seconds that it may lose there in any case
+ALLOWANCE = 4.0  # plain tokens that a run may lose at its beginning, while nothing is known
+LEARNING = 0.002  # seconds that it may lose there in any case
 SELDOM = 0.005  # copies for each token at least, where none was found for long
 EARNED = 128.0  # plain tokens of what drafts have really gained that may be lost again
 HORIZON = 8  # rounds in which what was lost may be expected to come back
@@ -123,12 +123,9 @@ class Economy:
         first, token = self._target(WRITE, 1), self.costs.token(self.company)
         return max(first - token, 0.0) if first and token else 0.0
 
-    def reading(self, fed: float, tree: bool = False, context: float | None = None) -> float:
-        """Return what a pass over so many tokens costs, behind contexts like those of late.
-
-        ``context`` prices the pass alone; a plain token behind it costs more, too, and is not priced so.
-        """
-        price = self._plain(self._target(TREE if tree else READ, fed, context))
+    def reading(self, fed: float, tree: bool = False) -> float:
+        """Return what a pass over so many tokens costs, behind contexts like those of late."""
+        price = self._plain(self._target(TREE if tree else READ, fed))
         return price * self.experience.factor
 
     def writing(self, tokens: float, watched: bool = False) -> float:
@@ -154,8 +151,8 @@ class Economy:
             found *= 0.25 + 0.75 * units / least
         return self._plain(found)
 
-    def _target(self, kind: str, size: float, context: float | None = None) -> float | None:
-        return self.costs.seconds("target", kind, size, self.company, context)
+    def _target(self, kind: str, size: float) -> float | None:
+        return self.costs.seconds("target", kind, size, self.company)
 
     def _plain(self, seconds: float | None) -> float:
         return seconds / self.token if seconds and self.token else 0.0

@@ -27,21 +27,42 @@ WAKES = 0.5  # of what was thought before of the cost of asking again, at each n
 
 
 @dataclass(slots=True)
-class Experience:
-    """Sums over the rounds of all problems so far, newer ones counting more."""
+class Rows:
+    """What plain tokens take that the target writes in a row."""
 
-    seconds: float = 0.0  # that plain tokens took, written in a row
+    seconds: float = 0.0
     tokens: float = 0.0
     rows: float = 0.0  # how many rows there were
-    old: float = 0.0  # tokens that were written since these were
-    real: float = 0.0  # plain tokens of time in rounds for which something was asked of the drafter
-    predicted: float = 0.0
-    waking: float = 0.0  # plain tokens that a drafter needs to read what it has not seen
 
     @property
     def token(self) -> float:
         """Seconds of a plain token; 0 until some were written in a row."""
         return self.seconds / self.tokens if self.tokens else 0.0
+
+    def add(self, seconds: float, tokens: int) -> None:
+        """Count a row: one that was interrupted for no more than ``OUTLIER`` times what it should have taken."""
+        expected = self.token * tokens
+        if expected:
+            seconds = min(seconds, OUTLIER * expected)
+        if self.rows < FEW and seconds < expected:  # the first ones find the caches cold
+            self.seconds = self.tokens = 0.0
+        self.seconds += seconds
+        self.tokens += tokens
+        self.rows += 1
+
+    def fade(self, share: float) -> None:
+        """Let what was counted so far weigh no more than this share of it."""
+        self.seconds, self.tokens = share * self.seconds, share * self.tokens
+
+
+@dataclass(slots=True)
+class Experience(Rows):
+    """Sums over the rounds of all problems so far, newer ones counting more."""
+
+    old: float = 0.0  # tokens that were written since these were
+    real: float = 0.0  # plain tokens of time in rounds for which something was asked of the drafter
+    predicted: float = 0.0
+    waking: float = 0.0  # plain tokens that a drafter needs to read what it has not seen
 
     @property
     def factor(self) -> float:
@@ -55,16 +76,10 @@ class Experience:
         """Count tokens that the target wrote in a row, while no drafter read along."""
         if tokens < ENOUGH or seconds <= 0:
             return
-        expected = OUTLIER * self.token * tokens
-        seconds = min(seconds, expected) if expected else seconds
-        if self.rows < FEW and seconds < self.token * tokens:  # the first ones find the caches cold
-            self.seconds = self.tokens = 0.0
-        self.seconds += seconds
-        self.tokens += tokens
-        self.rows, self.old = self.rows + 1, 0.0
+        self.add(seconds, tokens)
+        self.old = 0.0
         if self.tokens > MEMORY:
-            self.seconds *= MEMORY / self.tokens
-            self.tokens = MEMORY
+            self.fade(MEMORY / self.tokens)
 
     def drafted(self, real: float, predicted: float) -> None:
         """Count a round with its drafts, in plain tokens of time."""

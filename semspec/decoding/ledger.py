@@ -83,7 +83,8 @@ class Ledger:
             return 0
         experience = self.economy.experience
         if not experience.token:
-            return ENOUGH if self.rounds else 1  # behind the prompt, whose pass is no token's
+            # behind the prompt, whose pass is no token's; a drafter that reads along has that pass for its own first draft
+            return ENOUGH if self.rounds else int(not self.watches)
         rate = self.economy.rate
         doubted = rate > CLOSE or (experience.rows < FEW and rate > CLEAR)
         often = WATCHED if self.watches else 1

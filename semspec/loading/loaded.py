@@ -106,8 +106,7 @@ class Loaded:
         if not config.nested.plain:
             self.nested_rule = config.nested_accept.bind(nested)
             self.nested = config.nested.bind(nested)
-        reach = self.drafter.reach if config.split == "token" else 0
-        self.draft_length = config.length("draft", reach, self.drafter.chains)
+        self.draft_length = config.length("draft", self.reach, self.drafter.chains)
         self.nested_length = config.length("nested", self.nested.reach, self.nested.chains)
         remembered = max(self.drafter.remembers, self.nested.remembers)
         self.earlier = GrowingStore(remembered << 20) if remembered else None
@@ -133,10 +132,14 @@ class Loaded:
         return not (self.drafter.plain and self.nested.plain)
 
     @property
+    def reach(self) -> int:
+        """Tokens that the drafter drafts at a time by its own options; 0: as ``draft_length`` says."""
+        return self.drafter.reach if self.config.split == "token" else 0
+
+    @property
     def own_reach(self) -> bool:
         """True if the drafter's own options alone say how many tokens it drafts, and ``draft_length`` nothing."""
-        chains = self.drafter.chains and self.config.adaptive
-        return self.config.split == "token" and bool(self.drafter.reach) and not chains
+        return bool(self.reach) and not (self.config.adaptive and self.drafter.chains)
 
     @property
     def free(self) -> bool:

@@ -46,22 +46,6 @@ def test_a_curve_never_falls_and_one_long_pass_does_not_bend_it() -> None:
     assert everything == sorted(everything)
 
 
-def test_a_curve_learns_what_a_cached_position_costs() -> None:
-    curve, rng = Curve(), random.Random(0)
-    for _ in range(400):
-        size, context = rng.choice((1, 4, 16)), rng.randrange(100, 4000)
-        curve.add(size, 1.0 + 0.1 * size + 0.001 * context, context)
-    assert curve.slope == pytest.approx(0.001, rel=0.1)
-    for size in (1, 4, 16):
-        for context in (500, 3000):
-            expected = 1.0 + 0.1 * size + 0.001 * context
-            assert curve.at(size, context) == pytest.approx(expected, rel=0.1)
-    level = Curve()
-    for _ in range(100):
-        level.add(4, rng.uniform(0.9, 1.1), 200)
-    assert level.slope == 0.0 and level.at(4, 9999) == level.at(4)
-
-
 def test_of_the_first_few_measurements_the_median_counts() -> None:
     """One that was interrupted would keep drafts away for a long time: what is not drafted is not measured again."""
     curve = Curve()
@@ -154,7 +138,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('{"version": 99, "costs": [], "learned": {}}', "version 99"),
         ('{"version": 1, "costs": [{"who": "target"}], "learned": {}}', "is no table"),
         (
-            '{"version": 1, "costs": [{"who": "t", "kind": "read", "together": 1, "spread": 0, "shared": 0,'
+            '{"version": 1, "costs": [{"who": "t", "kind": "read", "together": 1,'
             ' "points": [[1, -1, 0, 1]]}], "learned": {}}',
             "no measurement",
         ),

@@ -9,7 +9,7 @@ import pytest
 from semspec.decoding.budget import Adaptive
 from semspec.decoding.crowd import LOOK
 from semspec.decoding.economy import Economy
-from semspec.decoding.experience import DEBT
+from semspec.decoding.experience import DEBT, ENOUGH
 from semspec.decoding.ledger import Ledger
 from semspec.types import Answer, Context, Draft, Generate, Query, Round, Sampling
 from tests.support.costs import table
@@ -49,6 +49,18 @@ def test_what_was_paid_for_a_round_that_was_left_is_given_back() -> None:
     assert one.bank == before
     ledger.over()
     assert one.bank == before
+
+
+@pytest.mark.parametrize("watches", [True, False])
+def test_a_drafter_that_reads_along_has_the_pass_over_the_prompt_for_its_first_draft(
+    watches: bool,
+) -> None:
+    """The others may as well wait until the price of a plain token is known."""
+    pace = Adaptive(economy=economy(load=1), longest=8, watches=watches)
+    pace.economy.costs.load = 0
+    assert bool(pace.units()) is watches
+    pace.observe(drafted(2) if watches else Round(handed=[1]))
+    assert pace.units() == 0 and pace.alone(100) == ENOUGH and pace.resting
 
 
 def test_debts_are_of_a_load() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semspec.decoding.beliefs import MEMORY, Beliefs, deep, likely
-from semspec.decoding.budget import FOREVER, Adaptive
+from semspec.decoding.budget import FOREVER, SHADOWED, Adaptive
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import CHAIN, WATCH, Curve
 from semspec.decoding.economy import ALLOWANCE
@@ -270,6 +270,19 @@ def test_a_rule_that_is_not_exact_teaches_by_what_it_read_alone() -> None:
         assert not draft.tokens
         pace.observe(Round(handed=[1, 2]))
         assert bool(one.beliefs.counts) is exact
+
+
+def test_a_lookup_that_is_not_sent_is_held_against_a_row_of_tokens() -> None:
+    """One question so tells of all depths that it reaches, and no pass over a draft is paid for."""
+    one = economy(table(passing=1.0, fed=2.0, lone=0.1), 0.4)
+    for found, expected in ((3, 3), (SHADOWED + 4, SHADOWED)):
+        pace = Adaptive(economy=one, longest=30, copies=True, cuts=True, exact=True)
+        assert pace.units()
+        draft = drafted(pace, list(range(found)), origins=["main"] * found)
+        assert not draft.tokens and pace.net < 0 < one.bank and pace.alone(100) == expected
+        before = one.beliefs.tried(())
+        pace.observe(Round(handed=list(range(expected))))
+        assert one.beliefs.tried(()) == before + expected
 
 
 def test_a_drafter_that_finds_nothing_is_asked_rarely() -> None:
