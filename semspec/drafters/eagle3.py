@@ -113,7 +113,7 @@ class Eagle3Session(HeadSession):
     def _settle(self, device: torch.device) -> None:
         """Go to where the target's states are."""
         self.head = self.head.on(device)
-        self.step = self.head.step
+        self.step = HeadStep.of(self.head)
         if self.step is not None:
             self.cache = StepCache(self.step)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from semspec.deferred import Tensor, torch
 from semspec.deferred import functional as F
@@ -31,9 +31,6 @@ from semspec.models.folder import read_json
 from semspec.models.spec import spec_of
 from semspec.models.weights import interleave
 from semspec.storage.tensors import Layout, read_tensor_files, tensor_shapes
-
-if TYPE_CHECKING:
-    from semspec.heads.eagle3_step import HeadStep
 
 EMBEDDING, LAST = "embed_tokens.weight", "lm_head.weight"
 _QKV = tuple(f"midlayer.self_attn.{name}_proj" for name in "qkv")
@@ -219,7 +216,7 @@ class Eagle3:
         self.ids: Tensor | None = None if d2t is None else own + d2t
         self._turns = torch.empty(0, dtype=torch.complex64)
         self._twins: dict[torch.device, Eagle3] = {}
-        self._step: HeadStep | None = None
+        self.step: Any = None  # ``eagle3_step.HeadStep``, once it is needed
 
     @classmethod
     def load(cls, folder: Path, target: Path, weights: Callable[[], Path] | None = None) -> Self:
@@ -262,15 +259,6 @@ class Eagle3:
                     kind = torch.bfloat16 if value.is_floating_point() else value.dtype
                     setattr(twin, name, value.to(device, kind))
         return self._twins[device]
-
-    @property
-    def step(self) -> HeadStep | None:
-        """Return the short way through the layer, made when it is first asked for; None where there is none."""
-        from semspec.heads.eagle3_step import HeadStep
-
-        if self._step is None and HeadStep.suits(self):
-            self._step = HeadStep(self)
-        return self._step
 
     def turns(self, positions: int) -> Tensor:
         """Return exp(i * position * frequency) for at least that many positions [positions, 1, d / 2]."""

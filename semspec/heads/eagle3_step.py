@@ -37,9 +37,15 @@ class HeadStep:
         if len(head.embed) * len(head.qkv) <= MOST:
             self._table = self._given(head.embed)
 
-    @staticmethod
-    def suits(head: Eagle3) -> bool:
-        return head.embed.device.type == "cpu" and head.embed.dtype == torch.float32
+    @classmethod
+    def of(cls, head: Eagle3) -> HeadStep | None:
+        """Return a head's own, made when it is first asked for; None where the head is not in float32 on a CPU."""
+        if head.embed.device.type != "cpu" or head.embed.dtype != torch.float32:
+            return None
+        if head.step is None:
+            head.step = cls(head)
+        step: HeadStep = head.step
+        return step
 
     def _given(self, rows: Tensor) -> Tensor:
         """Return what tokens of these rows of the embedding add to queries, keys and values."""
