@@ -80,6 +80,8 @@ class What(enum.Enum):
     row i is the state that token i was drawn from.
     """
 
+    __hash__ = object.__hash__  # there is one of each; an enum's own hash is slow
+
     PROBS = "probs"  # [rows, vocabulary] after temperature, top-k, top-p, min-p
     LOGITS = "logits"  # [rows, vocabulary] raw
     TOP_K = "top_k"  # (ids [rows, k], raw log-probabilities [rows, k])

@@ -14,22 +14,53 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from semspec.deferred import Tensor, torch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
-    """The structure of a draft's tree."""
+    """The structure of a draft's tree. Tensors are made when they are first asked for: many a verdict needs none."""
 
-    rows: Tensor  # [nodes] the row that judges each node: its parent's
-    nodes: Tensor  # [nodes] 0, 1, ...
+    parents: tuple[int, ...]
     children: list[list[int]]  # by row: the nodes after it, in the order in which they are tried
-    # nodes that are first children, second children, ...; and for all but the first of these, the
-    # positions of their elder siblings in the list before
-    ranks: list[tuple[Tensor, Tensor]]
-    elder: Tensor | None  # [nodes, nodes] bool: is an elder sibling; None: there are no siblings
+    device: torch.device
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Return [nodes]: the row that judges each node, its parent's."""
+        return self._indices([parent + 1 for parent in self.parents])
+
+    @cached_property
+    def nodes(self) -> Tensor:
+        """Return [nodes]: 0, 1, ..."""
+        return self._indices(range(len(self.parents)))
+
+    @cached_property
+    def ranks(self) -> list[tuple[Tensor, Tensor]]:
+        """Return nodes that are first children, second children, ...
+
+        And, for all but the first of these, the positions of their elder siblings in the list before.
+        """
+        ranks = []
+        before = families = [family for family in self.children if family]
+        for rank in range(max(map(len, families), default=0)):
+            now = [family for family in before if len(family) > rank]
+            places = [i for i, family in enumerate(before) if len(family) > rank]
+            ranks.append((self._indices([f[rank] for f in now]), self._indices(places)))
+            before = now
+        return ranks
+
+    @cached_property
+    def elder(self) -> Tensor | None:
+        """Return [nodes, nodes] bool: is an elder sibling; None if there are no siblings."""
+        if all(len(family) < 2 for family in self.children):
+            return None
+        return (self.rows[:, None] == self.rows[None, :]).tril(-1)
+
+    def _indices(self, of: Sequence[int]) -> Tensor:
+        return torch.tensor(of, dtype=torch.long, device=self.device)
 
 
 def shape_of(parents: Sequence[int] | None, count: int, device: torch.device) -> Shape:
@@ -41,25 +72,11 @@ def shape_of(parents: Sequence[int] | None, count: int, device: torch.device) ->
 def _shape(parents: int | tuple[int, ...], device: torch.device) -> Shape:
     if isinstance(parents, int):
         parents = tuple(range(-1, parents - 1))
-    count = len(parents)
-    children: list[list[int]] = [[] for _ in range(count + 1)]
+    children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
     for node, parent in enumerate(parents):
         assert -1 <= parent < node, f"node {node} of a tree has parent {parent}: parents come first"
         children[parent + 1].append(node)
-
-    def indices(of: Sequence[int]) -> Tensor:
-        return torch.tensor(of, dtype=torch.long, device=device)
-
-    ranks = []
-    before = families = [family for family in children if family]
-    for rank in range(max(map(len, families), default=0)):
-        now = [family for family in before if len(family) > rank]
-        places = [i for i, family in enumerate(before) if len(family) > rank]
-        ranks.append((indices([family[rank] for family in now]), indices(places)))
-        before = now
-    rows = indices([parent + 1 for parent in parents])
-    elder = (rows[:, None] == rows[None, :]).tril(-1) if len(ranks) > 1 else None
-    return Shape(rows, indices(range(count)), children, ranks, elder)
+    return Shape(parents, children, device)
 
 
 def walk(
@@ -120,6 +137,73 @@ def point_mass_nodes(px: Tensor, tokens: Tensor, elder: Tensor | None, uniforms:
     px = px.masked_fill(again, 0.0)
     left = 1.0 - (elder.to(px.dtype) @ px[..., None])[..., 0]
     return uniforms * left.clamp_min(0.0) < px
+
+
+def lossless_path(
+    p: Tensor,
+    tokens: Sequence[int],
+    shape: Shape,
+    q: Tensor | None,
+    uniforms: Sequence[float],
+    stop_ids: Collection[int] = (),
+) -> list[int]:
+    """Return what ``walk`` does over ``lossless_nodes``, by a look at the nodes that it comes to.
+
+    Rows are in main memory, where single numbers are cheap: those of a path take less than operations over all nodes.
+    """
+    judged = _point_mass_child if q is None else _sampled_child
+    path: list[int] = []
+    row, child = 0, -1
+    while shape.children[row] and (child := judged(p, q, tokens, shape, row, uniforms)) >= 0:
+        path.append(child)
+        row = child + 1
+        if tokens[child] in stop_ids:
+            break
+    return path
+
+
+def _point_mass_child(
+    p: Tensor,
+    q: Tensor | None,
+    tokens: Sequence[int],
+    shape: Shape,
+    row: int,
+    uniforms: Sequence[float],
+) -> int:
+    """Return the child of a row's node that is kept, or -1: see ``point_mass_nodes``."""
+    own, left, rejected = p[row].numpy(), 1.0, set[int]()
+    for child in shape.children[row]:
+        token = tokens[child]
+        px = 0.0 if token in rejected else float(own[token])
+        if uniforms[child] * max(left, 0.0) < px:
+            return child
+        rejected.add(token)
+        left -= px
+    return -1
+
+
+def _sampled_child(
+    p: Tensor,
+    q: Tensor | None,
+    tokens: Sequence[int],
+    shape: Shape,
+    row: int,
+    uniforms: Sequence[float],
+) -> int:
+    """Return the child of a row's node that is kept, or -1: see ``lossless_nodes``."""
+    assert q is not None
+    ps = qs = torch.empty(0)
+    elder: int | None = None
+    for child in shape.children[row]:
+        if elder is None:
+            ps, qs = p[row : row + 1], q[child : child + 1]
+        else:
+            ps, qs = _after_rejection(ps, qs, torch.tensor([elder]))
+        elder = tokens[child]
+        px, qx = float(ps[0, elder]), float(qs[0, elder])
+        if uniforms[child] * (qx if qx > 0 else 1.0) < px:
+            return child
+    return -1
 
 
 def without_gaps(flags: Tensor, parents: Tensor) -> Tensor:

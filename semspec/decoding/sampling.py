@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from typing import Any
+
+from numpy.typing import NDArray
 
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
@@ -69,18 +72,22 @@ def draw(probs: Tensor, uniform: float) -> int:
     """
     # the row's own sum, not 1: float32 rows of 150k entries do not sum to 1 exactly
     if probs.device.type == "cpu":  # numpy's calls cost less, but torch sums long rows faster
-        row, summed = probs.numpy(), probs.cumsum(-1).numpy()
-        index = int(summed.searchsorted(uniform * summed[-1], side="right"))
-        if index < len(row) and row[index] > 0:
-            return index
-        _check_mass(float(summed[-1]))
-        return int(row.nonzero()[0][-1])  # only reached by rounding at the very end of the row
+        return draw_summed(probs.numpy(), probs.cumsum(-1).numpy(), uniform)
     cumulative = probs.cumsum(-1)
     index = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
     if index < len(probs) and probs[index] > 0:
         return index
     _check_mass(float(cumulative[-1]))
     return int(probs.nonzero()[-1])
+
+
+def draw_summed(row: NDArray[Any], summed: NDArray[Any], uniform: float) -> int:
+    """Do the same as ``draw`` for a row in main memory whose cumulative sums are known."""
+    index = int(summed.searchsorted(uniform * summed[-1], side="right"))
+    if index < len(row) and row[index] > 0:
+        return index
+    _check_mass(float(summed[-1]))
+    return int(row.nonzero()[0][-1])  # only reached by rounding at the very end of the row
 
 
 def _check_mass(total: float) -> None:
@@ -96,8 +103,11 @@ def draw_next(row: Tensor, sampling: Sampling, rng: random.Random) -> int:
     return int(row.argmax()) if sampling.greedy else draw(row, rng.random())
 
 
-def uniforms(count: int, sampling: Sampling, rng: random.Random, device: torch.device) -> Tensor:
+def chances(count: int, sampling: Sampling, rng: random.Random) -> list[float]:
     """Return random numbers for accepting tokens; greedy rows are one-hot, so any number does."""
-    if sampling.greedy:
-        return torch.full((count,), 0.5, device=device)
-    return torch.tensor([rng.random() for _ in range(count)], device=device)
+    return [0.5] * count if sampling.greedy else [rng.random() for _ in range(count)]
+
+
+def uniforms(count: int, sampling: Sampling, rng: random.Random, device: torch.device) -> Tensor:
+    """Return ``chances`` as a tensor."""
+    return torch.tensor(chances(count, sampling, rng), device=device)

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from semspec.decoding.sampling import draw
+from semspec.decoding.sampling import draw_summed
 from semspec.deferred import Tensor, torch
 from semspec.drafters._base import DrafterBase
 from semspec.errors import UserError
@@ -168,27 +168,40 @@ class Fixed(Growth):
         self._stands: dict[int, tuple[int, ...]] = {ROOT: ()}  # node -> its ranks from the root on
 
     def _children(self, rows: Tensor) -> None:
-        for node, row in zip(self.open, rows, strict=True):
+        counts = [self.shape[self._stands[node]] for node in self.open]
+        picked = self._likeliest(rows, counts) if self.rng is None else self._drawn(rows, counts)
+        for node, tokens in zip(self.open, picked, strict=True):
             at = self._stands[node]
-            count = self.shape[at]
-            for rank, token in enumerate(self._picked(row, count)):
+            for rank, token in enumerate(tokens):
                 self._stands[len(self.tokens)] = (*at, rank)
                 self.parents.append(node)
                 self.tokens.append(token)
 
-    def _picked(self, row: Tensor, count: int) -> list[int]:
-        if self.rng is None:
-            values, best = row.topk(min(count, len(row)))
-            return [t for t, p in zip(best.tolist(), values.tolist(), strict=True) if p > 0]
-        drawn: list[int] = []
-        for _ in range(count):
-            if drawn:
-                row = row.clone() if len(drawn) == 1 else row
+    def _likeliest(self, rows: Tensor, counts: list[int]) -> list[list[int]]:
+        """The most probable tokens of each row, so many of each."""
+        values, best = rows.topk(min(max(counts), rows.shape[-1]), -1)
+        pairs = zip(best.tolist(), values.tolist(), counts, strict=True)
+        return [
+            [t for t, p in zip(ids[:n], chances[:n], strict=True) if p > 0]
+            for ids, chances, n in pairs
+        ]
+
+    def _drawn(self, rows: Tensor, counts: list[int]) -> list[list[int]]:
+        """Tokens of each row, drawn one after the other."""
+        assert self.rng is not None
+        rows = rows.cpu()
+        sums, own, found = rows.cumsum(-1).numpy(), rows.numpy(), list[list[int]]()
+        for row, summed, count in zip(own, sums, counts, strict=True):
+            drawn = [draw_summed(row, summed, self.rng.random())]
+            for already in range(1, count):
+                row = row.copy() if already == 1 else row  # rows stay what they were
                 row[drawn[-1]] = 0.0
-                if not row.sum() > 0:
+                summed = row.cumsum(dtype=np.float64)
+                if not summed[-1] > 0:
                     break  # nothing else can be drawn
-            drawn.append(draw(row, self.rng.random()))
-        return drawn
+                drawn.append(draw_summed(row, summed, self.rng.random()))
+            found.append(drawn)
+        return found
 
     def _opened(self, born: list[int]) -> list[int]:
         return [node for node in born if self._stands[node] in self.shape]

@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from semspec.artifacts.eagle3_head import Eagle3Head
 from semspec.decoding.sampling import probabilities
 from semspec.deferred import Tensor, torch
@@ -16,6 +19,7 @@ from semspec.drafters._base import rows_of
 from semspec.drafters._heads import HeadSession, head_sources
 from semspec.drafters._trees import TreeOptions
 from semspec.heads.eagle3 import Attend, Eagle3
+from semspec.heads.eagle3_step import HeadStep, StepCache
 from semspec.models.location import ModelConfig
 from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
@@ -69,7 +73,8 @@ class Eagle3Session(HeadSession):
         self.known = 0  # features of so many positions were seen
         self.pairs = 0  # of the context, in the cache
         self.pending: list[Tensor] = []  # [n, 3, width] features from position ``pairs`` on
-        self.cache = PairCache(head)
+        self.step: HeadStep | None = None  # the short way, where there is one
+        self.cache: PairCache | StepCache = PairCache(head)
         self.outputs = torch.empty(0)  # a [1 + n, width]: of the last pair, and of n nodes drafted
         self.sees: list[list[int]] = []  # of each node drafted, its ancestors and itself
 
@@ -92,16 +97,36 @@ class Eagle3Session(HeadSession):
     def _follow(self, tokens: list[int]) -> None:
         """Takes the context's new pairs into the cache."""
         features = torch.cat(self.pending)
-        self.head = self.head.on(features.device)
+        if not self.pairs:
+            self._settle(features.device)
         start, end = self.pairs, len(tokens) - 1
         self.pending = [features[end - start :]]
         g = self.head.fused(features[: end - start].flatten(1).to(self.head.fc))
         mask = None
         if start and end - start > 1:  # each pair sees those before it
-            mask = torch.ones(end - start, end, dtype=torch.bool, device=g.device).tril(start)
+            sees = np.tri(end - start, end, start, dtype=np.bool_)
+            mask = self._mask(sees, 0, end, g.device)
         self.pairs = end
         self.outputs = self._read(tokens[start + 1 :], g, start, start, mask)[-1:]
         self.sees = []
+
+    def _settle(self, device: torch.device) -> None:
+        """Go to where the target's states are."""
+        self.head = self.head.on(device)
+        self.step = HeadStep.of(self.head)
+        if self.step is not None:
+            self.cache = StepCache(self.step)
+
+    def _mask(self, sees: NDArray[np.bool_], base: int, end: int, device: torch.device) -> Tensor:
+        """Return the mask of pairs that see, of the rows from ``base`` to ``end``, what is told, and all before them."""
+        if self.step is not None:
+            group = self.step.group
+            mask = np.zeros((group * len(sees), end), np.float32)
+            mask[:, base:][~sees.repeat(group, 0)] = -np.inf
+            return torch.from_numpy(mask)
+        seen = np.ones((len(sees), end), np.bool_)
+        seen[:, base:] = sees
+        return torch.from_numpy(seen).to(device)
 
     def _read(
         self, tokens: Sequence[int], hidden: Tensor, at: int, position: int, mask: Tensor | None
@@ -111,9 +136,13 @@ class Eagle3Session(HeadSession):
         Pairs of the context stand one after the other from ``position`` on; nodes of a level, side
         by side at it.
         """
-        ids = torch.tensor(tokens, device=hidden.device)
         turns = self.head.turns(position + len(tokens))
         turns = turns[position : position + (len(tokens) if at < self.pairs else 1)]
+        if self.step is not None:
+            assert isinstance(self.cache, StepCache)
+            return self.step.pairs(tokens, hidden, turns, self.cache, at, mask)
+        assert isinstance(self.cache, PairCache)
+        ids = torch.tensor(tokens, device=hidden.device)
         return self.head.layer(ids, hidden, turns, self.cache.attend(at, mask))
 
     def rows(
@@ -122,7 +151,8 @@ class Eagle3Session(HeadSession):
         head, new = self.head, self.outputs
         if tokens:
             new = self._nodes(tokens[-count:], list(parents[-count:]))
-        return head.over_vocabulary(probabilities(head.logits(new), sampling))
+        logits = head.logits(new) if self.step is None else self.step.logits(new)
+        return head.over_vocabulary(probabilities(logits, sampling))
 
     def _nodes(self, tokens: Sequence[int], parents: list[int]) -> Tensor:
         """a of new nodes of one level: their parents' outputs stand in for features."""
@@ -131,10 +161,14 @@ class Eagle3Session(HeadSession):
             self.sees.append([*(self.sees[parent] if parent >= 0 else []), node])
         mask, depth = None, len(self.sees[-1])
         if count > 1 or depth <= before:  # else it sees all that was drafted
-            mask = torch.ones(count, self.pairs + before + count, dtype=torch.bool)
-            mask[:, self.pairs :].zero_().scatter_(1, torch.tensor(self.sees[before:]), True)
-            mask = mask.to(self.outputs.device)
-        hidden = self.outputs[[parent + 1 for parent in parents]]
+            sees = np.zeros((count, before + count), np.bool_)
+            sees[np.arange(count)[:, None], self.sees[before:]] = True
+            mask = self._mask(sees, self.pairs, self.pairs + before + count, self.outputs.device)
+        hidden = self.outputs
+        if len(parents) > 1 or parents[0] != before - 1:
+            hidden = hidden[[parent + 1 for parent in parents]]
+        else:  # of a chain, the last one
+            hidden = hidden[-1:]
         position = self.pairs + depth - 1
         new = self._read(tokens, hidden, self.pairs + before, position, mask)
         self.outputs = torch.cat([self.outputs, new])

@@ -216,6 +216,7 @@ class Eagle3:
         self.ids: Tensor | None = None if d2t is None else own + d2t
         self._turns = torch.empty(0, dtype=torch.complex64)
         self._twins: dict[torch.device, Eagle3] = {}
+        self.step: Any = None  # ``eagle3_step.HeadStep``, once it is needed
 
     @classmethod
     def load(cls, folder: Path, target: Path, weights: Callable[[], Path] | None = None) -> Self:

@@ -8,7 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from semspec.decoding.acceptance import Shape, lossless_nodes, remaining, shape_of, walk
+from semspec.decoding.acceptance import (
+    Shape,
+    lossless_nodes,
+    remaining,
+    shape_of,
+    walk,
+)
 from semspec.decoding.sampling import draw_next, uniforms
 from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
@@ -53,6 +59,11 @@ class TokenSession:
         """Return the nodes that are accepted if the walk comes to them: bool [nodes]."""
         raise NotImplementedError
 
+    def path(self, context: Context, scored: Scored) -> list[int]:
+        """Return the accepted nodes from the root on."""
+        accepted = self.accepted(context, scored)
+        return walk(accepted, scored.shape, scored.draft.tokens, self.kit.stop_ids)
+
     def following(self, scored: Scored, path: list[int]) -> int:
         """The token after the path, at whose end every child was rejected."""
         raise NotImplementedError
@@ -74,7 +85,7 @@ class TokenSession:
         tokens = torch.tensor(draft.tokens, dtype=torch.long, device=device)  # all may be pruned
         scored = Scored(draft, answer, shape, tokens)
         yield from self.ponder(context, scored)
-        path = walk(self.accepted(context, scored), shape, draft.tokens, kit.stop_ids)
+        path = self.path(context, scored)
         nodes = None if draft.parents is None else path
         if path and draft.tokens[path[-1]] in kit.stop_ids:
             return Verdict(len(path), path=nodes)  # nothing follows an end of text

@@ -217,8 +217,9 @@ def test_a_round_reads_only_what_is_new(published: Path, target: Path) -> None:
     context.extend([2, 3])
     show(one, features, 299, 301)
     read: list[int] = []
-    layer = one.head.layer
-    one.head.layer = lambda ids, *rest: (read.append(len(ids)), layer(ids, *rest))[1]  # type: ignore[method-assign]
+    assert one.step is not None
+    pairs = one.step.pairs
+    one.step.pairs = lambda ids, *rest: (read.append(len(ids)), pairs(ids, *rest))[1]  # type: ignore[method-assign]
     draft(one, context, features, Room(3, 3, 1))
     assert read == [2, 1, 1]
 

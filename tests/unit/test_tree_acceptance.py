@@ -14,6 +14,7 @@ from torch import Tensor
 
 from semspec.decoding.acceptance import (
     lossless_nodes,
+    lossless_path,
     matching_nodes,
     remaining,
     residual,
@@ -173,6 +174,9 @@ def test_whole_trees_are_walked_as_the_papers_say(seed: int, sampled: bool) -> N
     path = walk(accepted, shape)
     expected, row = slow(p, given_q, tokens, parents, uniforms)
     assert path == expected
+    assert path == lossless_path(p, tokens, shape, given_q, uniforms)
+    if path:  # an end of text is the last one that is kept
+        assert lossless_path(p, tokens, shape, given_q, uniforms, {tokens[path[0]]}) == path[:1]
     assert torch.allclose(remaining(p, ids, shape, given_q, path), row, atol=1e-5)
 
 
@@ -186,6 +190,7 @@ def test_greedy_follows_the_argmax_and_ends_with_the_text() -> None:
     hot = torch.nn.functional.one_hot(best, 9).float()  # temperature 0: the same, by chances
     halves = torch.full((6,), 0.5)
     assert walk(lossless_nodes(hot, tokens, shape, None, halves), shape) == [1, 4, 5]
+    assert lossless_path(hot, tokens.tolist(), shape, None, [0.5] * 6) == [1, 4, 5]
     assert remaining(hot, tokens, shape, None, [1, 4, 5]).argmax() == 8
 
 
@@ -203,6 +208,7 @@ def test_rows_with_nan_are_treated_as_missing(sampled: bool) -> None:
     p[0] = torch.nan
     q = P.repeat(3, 1) if sampled else None
     assert walk(lossless_nodes(p, tokens, shape, q, uniforms), shape) == []
+    assert lossless_path(p, tokens.tolist(), shape, q, uniforms.tolist()) == []
     with pytest.raises(UserError, match="probabilities sum to nan"):
         draw(remaining(p, tokens, shape, q, []), 0.5)
     with pytest.raises(UserError, match="sum to 0"):

@@ -90,10 +90,9 @@ class Cache:
 
     def gather(self, tenant: Tenant, start: int, rows: Sequence[int]) -> None:
         """Move the rows of these positions to ``start`` and after, in this order."""
-        index = torch.tensor(rows, device=self.layers[0].device)
-        for layer in self.layers:
-            own = layer[tenant.slot]
-            own[start : start + len(rows)] = own.index_select(0, index)
+        index, end = torch.tensor(rows, device=self.layers[0].device), start + len(rows)
+        for own, _, _ in self.views(tenant.slot):
+            own[start:end] = own.index_select(0, index)
 
     def arrange(self, tenants: Sequence[Tenant]) -> int:
         """Move these tenants into adjacent slots and return the first: a batch reads a slice.
@@ -101,6 +100,8 @@ class Cache:
         A move copies a whole context, but is only needed when the set of tenants changes.
         """
         count = len(tenants)
+        if count == 1:
+            return tenants[0].slot
         taken = {t.slot for t in tenants}
         starts = range(len(self.tenants) - count + 1)
         first = max(starts, key=lambda s: len(taken & set(range(s, s + count))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -47,6 +46,9 @@ class HfEngine:
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         """Answer a batch; queries on the same context are answered one after the other."""
+        if len(queries) == 1:
+            with torch.inference_mode():
+                return self._wave(queries)
         waves: defaultdict[int, list[int]] = defaultdict(list)
         turns: Counter[int] = Counter()
         for i, query in enumerate(queries):
@@ -73,7 +75,9 @@ class HfEngine:
         if self.model.device.type == "cuda":
             torch.cuda.synchronize(self.model.device)
         seconds = time.perf_counter() - started
-        return [replace(job.answer, seconds=seconds) for job in jobs]
+        for job in jobs:
+            job.answer.seconds = seconds
+        return [job.answer for job in jobs]
 
     def _session(self, query: Query) -> Session:
         key = query.context.key

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -73,29 +72,38 @@ class Job:
         return [i if i <= root else root + self.depths[i - self.context] for i in indices]
 
 
-def _ancestors(parents: Sequence[int]) -> NDArray[np.bool_]:
-    """Return [nodes, nodes]: node i attends to node j, itself or an ancestor."""
-    sees = np.eye(len(parents), dtype=np.bool_)
+def _strangers(parents: Sequence[int], first: int) -> NDArray[np.bool_]:
+    """Return [nodes - first, nodes]: node i, of those from ``first`` on, must not see node j, no ancestor of its own."""
+    strangers: list[int] = []  # of each node as bits of a number
+    everybody, count = (1 << len(parents)) - 1, len(parents)
     for node, parent in enumerate(parents):
-        if parent >= 0:
-            sees[node] |= sees[parent]
-    return sees
+        above = strangers[parent] if parent >= 0 else everybody
+        strangers.append(above & ~(1 << node))
+    size = (count + 7) // 8
+    packed = b"".join(bits.to_bytes(size, "little") for bits in strangers[first:])
+    rows = np.frombuffer(packed, np.uint8).reshape(-1, size)
+    return np.unpackbits(rows, axis=1, count=count, bitorder="little").view(np.bool_)
 
 
-def _hidden(job: Job, start: int, end: int) -> Tensor:
+def _hidden(job: Job, start: int, end: int, times: int = 1) -> Tensor:
     """Return [end - start, end]: 0 for each cached row that a new token of this job sees, else -inf.
 
-    A token sees itself and those before it; a node of a tree, of the nodes its ancestors alone.
+    A token sees itself and those before it; a node of a tree, of the nodes its ancestors alone. ``times``: each row so often,
+    one after the other.
     """
+    root = job.context
+    first = max(root, start) if job.has_nodes(end) else end  # of the nodes in this pass
+    base = min(start, root) if first < end else start  # all see the rows before
+    unseen = np.zeros((end - start, end - base), np.bool_)
+    if start < first:
+        unseen[: first - start] = ~np.tri(first - start, end - base, start - base, dtype=np.bool_)
+    if first < end:
+        parents = (job.query.parents or ())[: end - root]
+        unseen[first - start :, root - base :] = _strangers(parents, first - root)
     # added to scores as it is: attention would convert a bool mask anew in every layer
-    seen, unseen = np.float32(0.0), np.float32(-np.inf)
-    base = min(start, job.context) if job.has_nodes(end) else start  # all see the rows before
-    sees = np.tri(end - start, end - base, start - base, dtype=np.bool_)
-    if job.has_nodes(end):
-        root, first = job.context, max(job.context, start)  # first: of the nodes in this pass
-        own = _ancestors(job.query.parents or ())[first - root : end - root, : end - root]
-        sees[first - start :, root - base :] = own
-    return F.pad(torch.from_numpy(np.where(sees, seen, unseen)), (base, 0))
+    mask = np.zeros((times * (end - start), end), np.float32)
+    mask[:, base:][unseen.repeat(times, 0) if times > 1 else unseen] = -np.inf
+    return torch.from_numpy(mask)
 
 
 def _mask(jobs: Sequence[Job], starts: Sequence[int], ends: Sequence[int]) -> Tensor | None:
@@ -160,7 +168,7 @@ def _few(job: Job, count: int, step: Step, cache: Cache, tap: Tap | None) -> Ten
     start, slot = len(job.session.tokens), job.session.slot
     if count == 1 and not job.has_nodes(start + 1):
         return step.one(job.todo[0], start, slot, cache, tap)
-    positions, hidden = job.positions(start, count), _hidden(job, start, start + count)
+    positions, hidden = job.positions(start, count), _hidden(job, start, start + count, step.group)
     return step.few(job.todo[:count], positions, hidden, start, slot, cache, tap)
 
 

@@ -40,7 +40,8 @@ class LogitRows:
     def flush(self) -> None:
         if not self.waiting:
             return
-        logits, start = torch.cat(self.waiting), self.at
+        start = self.at
+        logits = self.waiting[0] if len(self.waiting) == 1 else torch.cat(self.waiting)
         self.at, self.waiting = start + len(logits), []
         asked = logits[max(self.row - start, 0) :]
         for read in self.reads:
@@ -81,4 +82,6 @@ class LogitRows:
             values, ids = (torch.cat(part)[:count] for part in zip(*kept, strict=True))
             return ids, values
         drawn = [p[None] for p in self.drawn] if read.what is What.PROBS else []
-        return torch.cat([self.empty, *kept, *drawn])[:count]
+        parts = [*kept, *drawn]
+        rows = parts[0] if len(parts) == 1 else torch.cat([self.empty, *parts])
+        return rows if len(rows) == count else rows[:count]

@@ -34,9 +34,11 @@ class Session:
             self.verified = min(len(context), start + same)
             return start + same
         path = along(self.tokens[self.root :], self.parents, new[same:])
-        rows = [self.root + node for node in path]
-        if rows and rows[-1] != self.root + len(rows) - 1:  # else they are in place
-            cache.gather(self, self.root, rows)
+        moved = [
+            (at, node) for at, node in enumerate(path) if node != at
+        ]  # the others are in place
+        if moved:
+            cache.gather(self, self.root + moved[0][0], [self.root + node for _, node in moved])
         self.tokens[self.root :] = new[same : same + len(path)]
         self.parents = None
         self.verified = min(len(context), len(self.tokens))
@@ -49,7 +51,10 @@ class Session:
         known = context is self.context and self.verified == self.root == len(context)
         if self.parents is None or not known:
             return self.match(context, [], cache)
-        cached = zip(self.tokens[self.root :], self.parents, strict=True)
+        own, count = self.tokens[self.root :], len(self.parents)
+        if own == tokens[:count] and self.parents == parents[:count]:
+            return self.root + count
+        cached = zip(own, self.parents, strict=True)
         return self.root + shared(cached, zip(tokens, parents, strict=True))
 
     def crop(self, length: int) -> None:

@@ -36,6 +36,9 @@ class Step:
         # values are not turned: their factor stays 1
         factors = torch.ones(shape, dtype=torch.complex64)
         self._turning, self._factors = factors[:, :turning], factors.view(FEW, -1)
+        self.group = spec.heads // spec.kv_heads  # heads that share keys
+        self._least = torch.tensor(math.sqrt(spec.eps * spec.width))
+        self._norm = math.sqrt(spec.width) * model.weights.norm
         self._vectors, self._matrices = [], []
         for b in model.weights.blocks:
             bqkv, bgu = _summand(b.qkv_bias), _summand(b.gate_up_bias)
@@ -95,22 +98,22 @@ class Step:
     ) -> Tensor:
         """Feed tokens whose rows of the cache begin at ``start``.
 
-        ``mask`` [tokens, start + tokens] has 0 for each row that a token sees, else -inf.
+        ``mask`` [tokens * group, start + tokens] has 0 for each row that a token sees, else -inf: heads that share keys are
+        rows beside each other, as one set of keys is read for all of them.
         """
         spec, model = self.spec, self.model
-        eps, d, heads, count = spec.eps, spec.head_dim, spec.heads, len(tokens)
-        queries, end = heads * d, start + count
-        row, grouped = queries + cache.row, heads > spec.kv_heads
+        eps, d, kv, count = spec.eps, spec.head_dim, spec.kv_heads, len(tokens)
+        queries, end, group = spec.heads * d, start + count, self.group
+        row = queries + cache.row
         attention, norm, hypot = (
             F.scaled_dot_product_attention,
             torch.linalg.vector_norm,
             torch.hypot,
         )
-        addmm, silu, complex64 = torch.addmm, F.silu, torch.complex64
+        addmm, silu, complex64 = torch.addmm, torch._C._nn.silu, torch.complex64
         # x / rms(x) = sqrt(width) x / hypot(|x|, sqrt(eps width)); the root is the product's alpha
-        root, least = math.sqrt(spec.width), torch.tensor(math.sqrt(eps * spec.width))
-        self._turning[:count] = model.turns(max(positions) + 1)[positions]
-        turns = self._factors[:count]
+        root, least = math.sqrt(spec.width), self._least
+        turns = self._turned(positions)
         x = F.embedding(torch.tensor(tokens), model.weights.embed)
         layers = zip(self._matrices, model.products, cache.views(slot), strict=True)
         for i, (block, products, (rows, keys, values)) in enumerate(layers):
@@ -127,30 +130,39 @@ class Step:
                 own.copy_(F.rms_norm(own, (d,), None, eps) * qk_norm)
             qkv.view(complex64).mul_(turns)
             rows[start:end] = qkv[:, queries:]
-            q = qkv.as_strided((1, heads, count, d), (row, d, row, 1))
+            q = qkv.as_strided((kv, count, group, d), (group * d, row, d, 1))
             k, v = keys.narrow(2, 0, end), values.narrow(2, 0, end)
-            seen = attention(q, k, v, mask, enable_gqa=grouped)
-            seen = seen.transpose(1, 2).reshape(count, queries)
-            x = _added(x, seen, wo, bo, products.out)
+            seen = attention(q.reshape(1, kv, count * group, d), k, v, mask)
+            seen = seen.view(kv, count, group, d).transpose(0, 1).reshape(count, queries)
+            x = _added(x, seen, wo, bo, products.out, count)
             h = x / hypot(norm(x, 2, 1, True), least)
             if count < products.gate_up.wide:
                 both = addmm(bgu, h, wgu, beta=with_bgu, alpha=root)
             else:
                 both = products.gate_up(h.mul_(root))
             gate, up = both.chunk(2, 1)
-            h = silu(gate).mul_(up)
-            x = _added(x, h, wd, bd, products.down)
-        final = x / hypot(norm(x, 2, 1, True), least) * (root * model.weights.norm)
+            x = _added(x, silu(gate).mul_(up), wd, bd, products.down, count)
+        final = x / hypot(norm(x, 2, 1, True), least) * self._norm
         if tap is not None:
             tap(spec.layers, final)
         return final
 
+    def _turned(self, positions: Sequence[int]) -> Tensor:
+        """Return the factors of queries, keys and values at these positions, each token's in a row."""
+        count, first = len(positions), positions[0]
+        turns = self.model.turns(max(positions) + 1)
+        behind = first + count
+        chain = positions == list(range(first, behind))
+        own = turns[first:behind] if chain else turns[torch.tensor(positions)]
+        self._turning[:count].copy_(own)
+        return self._factors[:count]
+
 
 def _added(
-    x: Tensor, rows: Tensor, matrix: Tensor, bias: Tensor | None, product: Product
+    x: Tensor, rows: Tensor, matrix: Tensor, bias: Tensor | None, product: Product, count: int
 ) -> Tensor:
     """Return x and the product of rows: of few with the matrix as it is, else as it was packed."""
-    if len(rows) >= product.wide:
+    if count >= product.wide:
         return product(rows).add_(x)
     x = torch.addmm(x, rows, matrix)
     return x if bias is None else x.add_(bias)
