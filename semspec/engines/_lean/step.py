@@ -17,7 +17,7 @@ from torch import Tensor
 
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.model import Model, Tap
-from semspec.engines._lean.packed import Product
+from semspec.engines._lean.packed import Product, filled
 
 FEW = 64  # tokens at most; with more of them the calls are no longer what costs
 
@@ -111,17 +111,21 @@ class Step:
         root, least = math.sqrt(spec.width), torch.tensor(math.sqrt(eps * spec.width))
         self._turning[:count] = model.turns(max(positions) + 1)[positions]
         turns = self._factors[:count]
-        x = F.embedding(torch.tensor(tokens), model.weights.embed)
+        size = model.rows(count)
+        x = filled(F.embedding(torch.tensor(tokens), model.weights.embed), size)
+        attended = torch.zeros(size, queries)  # the filler's rows stay as they are
+        into = attended[:count].view(count, heads, d)
         layers = zip(self._matrices, model.products, cache.views(slot), strict=True)
         for i, (block, products, (rows, keys, values)) in enumerate(layers):
             wqkv, wo, wgu, wd, bqkv, with_bqkv, bo, bgu, with_bgu, bd, qk_norm = block
             if tap is not None:
-                tap(i, x)
+                tap(i, x[:count])
             h = x / hypot(norm(x, 2, 1, True), least)
-            if count < products.qkv.wide:
+            if size < products.qkv.wide:
                 qkv = addmm(bqkv, h, wqkv, beta=with_bqkv, alpha=root)
             else:
                 qkv = products.qkv(h.mul_(root))
+            qkv = qkv[:count]
             if qk_norm is not None:
                 own = qkv.view(count, -1, d)[:, : len(qk_norm)]
                 own.copy_(F.rms_norm(own, (d,), None, eps) * qk_norm)
@@ -130,16 +134,17 @@ class Step:
             q = qkv.as_strided((1, heads, count, d), (row, d, row, 1))
             k, v = keys.narrow(2, 0, end), values.narrow(2, 0, end)
             seen = attention(q, k, v, mask, enable_gqa=grouped)
-            seen = seen.transpose(1, 2).reshape(count, queries)
-            x = _added(x, seen, wo, bo, products.out)
+            into.copy_(seen[0].transpose(0, 1))
+            x = _added(x, attended, wo, bo, products.out)
             h = x / hypot(norm(x, 2, 1, True), least)
-            if count < products.gate_up.wide:
+            if size < products.gate_up.wide:
                 both = addmm(bgu, h, wgu, beta=with_bgu, alpha=root)
             else:
                 both = products.gate_up(h.mul_(root))
             gate, up = both.chunk(2, 1)
             h = silu(gate).mul_(up)
             x = _added(x, h, wd, bd, products.down)
+        x = x[:count]
         final = x / hypot(norm(x, 2, 1, True), least) * (root * model.weights.norm)
         if tap is not None:
             tap(spec.layers, final)
