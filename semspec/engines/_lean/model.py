@@ -175,7 +175,7 @@ class Model:
 
     def _pad(self, q: Tensor, group: Group, gaps: Tensor | None) -> Tensor:
         """Reshape [tokens, heads * head_dim] to [batch, heads, longest, head_dim]."""
-        if gaps is not None:
+        if gaps is not None and group.padded is not None:
             q = gaps.index_copy_(0, group.padded, q)
         return q.view(group.batch, group.longest, -1, self.spec.head_dim).transpose(1, 2)
 

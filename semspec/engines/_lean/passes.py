@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -116,4 +117,5 @@ def _logits(final: Tensor, wanted: Sequence[slice], model: Model) -> Sequence[Te
     counts = [len(own) for own in rows]
     if sum(counts) * model.spec.vocabulary > TOGETHER:
         return [model.logits(own) for own in rows]
-    return model.logits(torch.cat(rows)).split(counts)
+    logits, ends = model.logits(torch.cat(rows)), list(accumulate(counts))
+    return [logits[end - count : end] for count, end in zip(counts, ends, strict=True)]
