@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from semspec.decoding.sampling import probabilities
-from semspec.engines._lean import jobs
+from semspec.engines._lean import passes
 from semspec.errors import UserError
 from semspec.types import Read, Sampling, What
 from tests.support.tiny_models import (
@@ -44,7 +44,7 @@ def test_states_are_transformers_states(
     family: str, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not at_once:
-        monkeypatch.setattr(jobs, "TOGETHER", 0)
+        monkeypatch.setattr(passes, "TOGETHER", 0)
     hidden = Read(What.HIDDEN, layers=(0, 2, -1))
     spans = ((0, 4), (4, 9), (2, 3))
     pooled = {r: Read(What.POOLED, spans=spans, reduce=r) for r in ("mean", "max", "last")}

@@ -78,15 +78,22 @@ class Cache:
         """Return for each layer a slot's rows, its keys and its values [1, kv_heads, positions, d]."""
         if slot not in self._views:
             self._views[slot] = [
-                (layer[slot], *self.keys_values(layer, slot, 1)) for layer in self.layers
+                (layer[slot], *self.keys_values(layer, slot, 1, self.positions))
+                for layer in self.layers
             ]
         return self._views[slot]
 
-    def keys_values(self, layer: Tensor, slot: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return keys and values of adjacent slots, each [count, kv_heads, positions, head_dim]."""
-        shape = (count, self.positions, 2, self.kv_heads, self.head_dim)
-        both = layer[slot : slot + count].view(shape).permute(2, 0, 3, 1, 4)
-        return both[0], both[1]
+    def keys_values(
+        self, layer: Tensor, slot: int, count: int, visible: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the first keys and values of adjacent slots, each [count, kv_heads, visible, head_dim]."""
+        shape = (count, self.kv_heads, visible, self.head_dim)
+        each = self.positions * self.row  # numbers of a slot
+        strides, first = (each, self.head_dim, self.row, 1), slot * each
+        return (
+            layer.as_strided(shape, strides, first),
+            layer.as_strided(shape, strides, first + self.kv_heads * self.head_dim),
+        )
 
     def gather(self, tenant: Tenant, start: int, rows: Sequence[int]) -> None:
         """Move the rows of these positions to ``start`` and after, in this order."""

@@ -11,8 +11,9 @@ import torch
 
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.generate import generate
-from semspec.engines._lean.jobs import Job, feed
+from semspec.engines._lean.jobs import Job
 from semspec.engines._lean.model import Model
+from semspec.engines._lean.passes import feed
 from semspec.engines._lean.rows import FROM_LOGITS
 from semspec.engines._lean.session import Session
 from semspec.engines._lean.step import Step

@@ -14,8 +14,9 @@ from torch import Tensor
 from semspec.decoding.sampling import draw, probabilities
 from semspec.engines._base import take
 from semspec.engines._lean.cache import Cache
-from semspec.engines._lean.jobs import Job, place
-from semspec.engines._lean.model import Model
+from semspec.engines._lean.jobs import Job
+from semspec.engines._lean.layout import groups_of, place
+from semspec.engines._lean.model import Group, Model
 from semspec.engines._lean.step import Step
 from semspec.types import What
 
@@ -87,16 +88,17 @@ def generate(
     live = [
         writer for writer in (Writer(job, stop_ids, waited_for) for job in jobs) if not writer.done
     ]
-    batch: list[Writer] = []
+    batch, groups = list[Writer](), list[int]()
     while live:
         rows = _rows(live)
         feeding = [writer for writer, row in zip(live, rows, strict=True) if writer.write(row)]
         if len(feeding) != len(batch):
             cache.arrange([writer.job.session for writer in feeding])
             batch = feeding = sorted(feeding, key=lambda writer: writer.job.session.slot)
+            groups = groups_of([writer.job for writer in batch], [1] * len(batch), model)
         if feeding:
             cache.reserve(max(len(writer.job.session.tokens) for writer in feeding) + 1)
-            _feed(batch, model, step, cache)
+            _feed(batch, groups, model, step, cache)
         live = [writer for writer in batch if not writer.done]
 
 
@@ -112,7 +114,13 @@ def _rows(live: Sequence[Writer]) -> list[Tensor | None]:
     return rows
 
 
-def _feed(batch: Sequence[Writer], model: Model, step: Step | None, cache: Cache) -> None:
+def _feed(
+    batch: Sequence[Writer],
+    groups: Sequence[int],
+    model: Model,
+    step: Step | None,
+    cache: Cache,
+) -> None:
     jobs = [writer.job for writer in batch]
     tokens = [job.answer.tokens[-1] for job in jobs]
     starts = [len(job.session.tokens) for job in jobs]
@@ -124,12 +132,13 @@ def _feed(batch: Sequence[Writer], model: Model, step: Step | None, cache: Cache
         final = step.one(tokens[0], starts[0], jobs[0].session.slot, cache, tap)
     else:
 
-        def attention_tap(layer: int, weights: Tensor) -> None:
-            for job, own, start in zip(jobs, weights, starts, strict=True):
+        def attention_tap(layer: int, group: Group, weights: Tensor) -> None:
+            for (job, start), own in zip(group.members(parts), weights, strict=True):
                 job.reader.weights(layer, own[:, : start + 1], start)
 
+        parts = list(zip(jobs, starts, strict=True))
         new = torch.tensor(tokens, device=model.device)
-        at = place(jobs, [1] * len(jobs), model, cache)
+        at = place(jobs, [1] * len(jobs), model, cache, groups)
         final = model.forward(new, at, cache, tap, attention_tap, attended)
     stacked = torch.stack(states) if tapped else None  # [layers + 1, batch, width]
     logits = model.logits(final)

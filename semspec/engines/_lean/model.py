@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from semspec.engines._lean.cache import Cache
-from semspec.engines._lean.packed import Product, packing
+from semspec.engines._lean.packed import Product, filled, packing, rounded
 from semspec.models.spec import Spec
 from semspec.models.weights import Weights
 
+T = TypeVar("T")
 Tap = Callable[[int, Tensor], None]
-"""Called with a layer, as in transformers' hidden_states, and its states [tokens, width] or its attention
-weights [batch, longest, positions], averaged over heads."""
+"""Called with a layer, as in transformers' hidden_states, and its states [tokens, width]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sessions in adjacent slots whose new tokens attend together."""
+
+    first: int  # session of the pass
+    slot: int  # of the first session
+    batch: int
+    longest: int  # the most new tokens of any session
+    visible: int  # cache rows that any token may attend to
+    rows: slice  # of the pass
+    mask: Tensor | None  # [batch, 1, longest, visible] 0: visible, else -inf; None: no mask needed
+    causal: bool  # no mask; each token attends to all before it, from position 0 on
+    padded: Tensor | None  # [tokens] each token's place in [batch * longest]; None: no gaps
+
+    def members(self, sessions: Sequence[T]) -> Sequence[T]:
+        """Return the group's own part of what there is one of for each session of the pass."""
+        return sessions[self.first : self.first + self.batch]
+
+
+AttentionTap = Callable[[int, Group, Tensor], None]
+"""Called with a layer, and a group's attention weights [batch, longest, visible], averaged over heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """The layout of a pass. Its tokens are packed: all of the first session's, then the next's."""
 
-    slot: int  # of the first session; the batch takes ``batch`` adjacent slots
-    batch: int
-    longest: int  # the most new tokens of any session
-    visible: int  # cache rows that any token may attend to
+    rows: int  # that go through the matrices: the tokens, and filler (``packed.rounded``)
+    groups: Sequence[Group]
     write: Tensor  # [tokens] rows of the cache as slots * positions
     turns: Tensor  # [tokens, 1, head_dim / 2] the rotary turn of each position, complex
-    mask: Tensor | None  # [batch, 1, longest, visible] 0: visible, else -inf; None: no mask needed
-    causal: bool  # no mask; each token attends to all before it, from position 0 on
-    padded: Tensor | None  # [tokens] each token's place in [batch * longest]; None: no gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +79,9 @@ class Model:
             )
             for b in weights.blocks
         ]
+        self._wide = min(
+            p.wide for own in self.products for p in (own.qkv, own.out, own.gate_up, own.down)
+        )
         self._turns = torch.empty(0, 1, spec.head_dim // 2, dtype=torch.complex64)
 
     def bytes(self) -> int:
@@ -81,9 +103,16 @@ class Model:
             self._turns = torch.polar(scale, angles)[:, None].to(self.device)
         return self._turns
 
+    def rows(self, tokens: int) -> int:
+        """Return the rows of a pass over so many tokens: with filler where matrices are packed."""
+        return tokens if tokens < self._wide else rounded(tokens)
+
     def logits(self, rows: Tensor) -> Tensor:
         """Return the raw float32 logits of states after the final norm."""
-        return self.head(rows).float()
+        count = len(rows)
+        if count >= self.head.wide:
+            rows = filled(rows, rounded(count))
+        return self.head(rows)[:count].float()
 
     def final(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, (self.spec.width,), self.weights.norm, self.spec.eps)
@@ -94,34 +123,34 @@ class Model:
         place: Place,
         cache: Cache,
         tap: Tap | None,
-        attention_tap: Tap,
+        attention_tap: AttentionTap,
         attention_layers: Collection[int],
     ) -> Tensor:
         """Return states [tokens, width] after the final norm; cache the tokens' keys and values."""
-        spec, d = self.spec, (self.spec.width,)
-        x = F.embedding(ids, self.weights.embed)
+        spec, d, count = self.spec, (self.spec.width,), len(ids)
+        x = filled(F.embedding(ids, self.weights.embed), place.rows)
         queries = spec.heads * spec.head_dim
+        attended = x.new_zeros(place.rows, queries)  # the filler's rows stay as they are
+        groups = [(group, attended[group.rows], self._gaps(group)) for group in place.groups]
         for i, (block, products) in enumerate(zip(self.weights.blocks, self.products, strict=True)):
             if tap:
-                tap(i, x)
+                tap(i, x[:count])
             h = F.rms_norm(x, d, block.norm1, spec.eps)
-            qkv = products.qkv(h)
+            qkv = products.qkv(h)[:count]
             self._turn(qkv, block.qk_norm, place.turns)
             stored = cache.layers[i]
             stored.view(-1, cache.row).index_copy_(0, place.write, qkv[:, queries:])
-            keys, values = cache.keys_values(stored, place.slot, place.batch)
-            q = self._pad(qkv[:, :queries], place)
-            k, v = keys[:, :, : place.visible], values[:, :, : place.visible]
-            if i in attention_layers:
-                attention_tap(i, self._weights(q, k, place.mask))
-            attended = self._attend(q, k, v, place)
-            if place.padded is not None:
-                attended = attended[place.padded]
+            for group, into, gaps in groups:
+                k, v = cache.keys_values(stored, group.slot, group.batch, group.visible)
+                q = self._pad(qkv[group.rows, :queries], group, gaps)
+                if i in attention_layers:
+                    attention_tap(i, group, self._weights(q, k, group.mask))
+                self._attend(q, k, v, group, into)
             x = x + products.out(attended)
             h = F.rms_norm(x, d, block.norm2, spec.eps)
             gate, up = products.gate_up(h).chunk(2, -1)
             x = x + products.down(F.silu(gate).mul_(up))
-        final = self.final(x)
+        final = self.final(x)[:count]
         if tap:
             tap(spec.layers, final)
         return final
@@ -137,30 +166,40 @@ class Model:
         if qkv.dtype != torch.float32:  # then ``pairs`` is a copy
             heads.copy_(torch.view_as_real(turned).flatten(-2))
 
-    def _pad(self, q: Tensor, place: Place) -> Tensor:
-        """Reshape [tokens, heads * head_dim] to [batch, heads, longest, head_dim]."""
-        if place.padded is not None:
-            gaps = q.new_zeros(place.batch * place.longest, q.shape[1])
-            q = gaps.index_copy_(0, place.padded, q)
-        return q.view(place.batch, place.longest, -1, self.spec.head_dim).transpose(1, 2)
+    def _gaps(self, group: Group) -> Tensor | None:
+        """Return what a group's queries are put into, if they leave gaps."""
+        if group.padded is None:
+            return None
+        shape = group.batch * group.longest, self.spec.heads * self.spec.head_dim
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Tensor:
-        """Return softmax(q k / sqrt(d)) v as [batch * longest, heads * head_dim]."""
-        spec, mask = self.spec, place.mask
+    def _pad(self, q: Tensor, group: Group, gaps: Tensor | None) -> Tensor:
+        """Reshape [tokens, heads * head_dim] to [batch, heads, longest, head_dim]."""
+        if gaps is not None and group.padded is not None:
+            q = gaps.index_copy_(0, group.padded, q)
+        return q.view(group.batch, group.longest, -1, self.spec.head_dim).transpose(1, 2)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, group: Group, into: Tensor) -> None:
+        """Write softmax(q k / sqrt(d)) v to [tokens, heads * head_dim]."""
+        spec, mask = self.spec, group.mask
         batch, _, longest, d = q.shape
-        group = spec.heads // spec.kv_heads
-        if group == 1 or (longest > 1 and not q.is_cuda):
+        shared = spec.heads // spec.kv_heads
+        if shared == 1 or (longest > 1 and not q.is_cuda):
             o = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=place.causal, enable_gqa=group > 1
+                q, k, v, attn_mask=mask, is_causal=group.causal, enable_gqa=shared > 1
             )
         else:
             # heads that share keys become more rows: fused kernels on CUDA do not support groups
-            folded = q.reshape(batch, spec.kv_heads, group * longest, d)
-            if mask is not None:
-                mask = mask.repeat(1, 1, group, 1)
+            folded = q.reshape(batch, spec.kv_heads, shared * longest, d)
+            if mask is not None and longest > 1:
+                mask = mask.repeat(1, 1, shared, 1)
             o = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask)
             o = o.view(batch, spec.heads, longest, d)
-        return o.transpose(1, 2).reshape(batch * longest, spec.heads * d)
+        o = o.transpose(1, 2)
+        if group.padded is None:
+            into.view(batch, longest, spec.heads, d).copy_(o)
+        else:
+            torch.index_select(o.reshape(batch * longest, -1), 0, group.padded, out=into)
 
     def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """Return attention weights averaged over heads, float32 [batch, longest, visible]."""

@@ -20,6 +20,22 @@ MOST = 768 << 20  # bytes of a model's packed matrices
 SHARE = 8  # and the part of this machine's memory that they may take
 # products of numbers from which a packed matrix is the faster one: it takes some ten microseconds to begin
 WORTH = 1 << 20
+STEPS = 2  # numbers of rows that are used, for each doubling: 2 ** STEPS
+
+
+def rounded(count: int) -> int:
+    """Return the next of few numbers of rows: four for each doubling, so that less than a quarter is filler.
+
+    oneDNN compiles code for each number of rows that it meets, a millisecond or two and half a megabyte for each matrix, and
+    keeps it. A row's product is the same to the last bit, however many others there are.
+    """
+    step = 1 << max(count.bit_length() - 1 - STEPS, 0)
+    return -(-count // step) * step
+
+
+def filled(rows: Tensor, count: int) -> Tensor:
+    """Return so many rows, the last ones zeros where there are fewer."""
+    return rows if len(rows) == count else F.pad(rows, (0, 0, 0, count - len(rows)))
 
 
 class Product:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.model import Model, Tap
-from semspec.engines._lean.packed import Product
+from semspec.engines._lean.packed import Product, filled
 
 FEW = 64  # tokens at most; with more of them the calls are no longer what costs
 
@@ -114,17 +114,21 @@ class Step:
         # x / rms(x) = sqrt(width) x / hypot(|x|, sqrt(eps width)); the root is the product's alpha
         root, least = math.sqrt(spec.width), self._least
         turns = self._turned(positions)
-        x = F.embedding(torch.tensor(tokens), model.weights.embed)
+        size = model.rows(count)
+        x = filled(F.embedding(torch.tensor(tokens), model.weights.embed), size)
+        attended = torch.zeros(size, queries)  # the filler's rows stay as they are
+        into = attended[:count].view(count, kv, group, d)
         layers = zip(self._matrices, model.products, cache.views(slot), strict=True)
         for i, (block, products, (rows, keys, values)) in enumerate(layers):
             wqkv, wo, wgu, wd, bqkv, with_bqkv, bo, bgu, with_bgu, bd, qk_norm = block
             if tap is not None:
-                tap(i, x)
+                tap(i, x[:count])
             h = x / hypot(norm(x, 2, 1, True), least)
-            if count < products.qkv.wide:
+            if size < products.qkv.wide:
                 qkv = addmm(bqkv, h, wqkv, beta=with_bqkv, alpha=root)
             else:
                 qkv = products.qkv(h.mul_(root))
+            qkv = qkv[:count]
             if qk_norm is not None:
                 own = qkv.view(count, -1, d)[:, : len(qk_norm)]
                 own.copy_(F.rms_norm(own, (d,), None, eps) * qk_norm)
@@ -133,15 +137,16 @@ class Step:
             q = qkv.as_strided((kv, count, group, d), (group * d, row, d, 1))
             k, v = keys.narrow(2, 0, end), values.narrow(2, 0, end)
             seen = attention(q.reshape(1, kv, count * group, d), k, v, mask)
-            seen = seen.view(kv, count, group, d).transpose(0, 1).reshape(count, queries)
-            x = _added(x, seen, wo, bo, products.out, count)
+            into.copy_(seen.view(kv, count, group, d).transpose(0, 1))
+            x = _added(x, attended, wo, bo, products.out, size)
             h = x / hypot(norm(x, 2, 1, True), least)
-            if count < products.gate_up.wide:
+            if size < products.gate_up.wide:
                 both = addmm(bgu, h, wgu, beta=with_bgu, alpha=root)
             else:
                 both = products.gate_up(h.mul_(root))
             gate, up = both.chunk(2, 1)
-            x = _added(x, silu(gate).mul_(up), wd, bd, products.down, count)
+            x = _added(x, silu(gate).mul_(up), wd, bd, products.down, size)
+        x = x[:count]
         final = x / hypot(norm(x, 2, 1, True), least) * self._norm
         if tap is not None:
             tap(spec.layers, final)

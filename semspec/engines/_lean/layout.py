@@ -1,0 +1,172 @@
+"""The layout of a pass over new tokens of several sessions: which of them attend together, and what each token sees.
+
+Sessions differ in how many tokens are fed and in how many they see. Attention over all of them at once works through the longest of
+both for each; one after the other it calls torch once for each. So neighbours form groups, for which the two together cost least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from semspec.engines._lean.cache import Cache
+from semspec.engines._lean.jobs import Job
+from semspec.engines._lean.model import Group, Model, Place
+
+# What a call of attention costs, in products of numbers that are done meanwhile (queries times keys times their width): on a CPU
+# some 20 microseconds, and on CUDA, which does far more of them, as long.
+START = {"cpu": 1 << 18, "cuda": 1 << 27}
+SEEN, UNSEEN = np.float32(0.0), np.float32(-np.inf)
+
+
+def _strangers(parents: Sequence[int], first: int) -> NDArray[np.bool_]:
+    """Return [nodes - first, nodes]: node i, of those from ``first`` on, must not see node j, no ancestor of its own."""
+    strangers: list[int] = []  # of each node as bits of a number
+    everybody, count = (1 << len(parents)) - 1, len(parents)
+    for node, parent in enumerate(parents):
+        above = strangers[parent] if parent >= 0 else everybody
+        strangers.append(above & ~(1 << node))
+    size = (count + 7) // 8
+    packed = b"".join(bits.to_bytes(size, "little") for bits in strangers[first:])
+    rows = np.frombuffer(packed, np.uint8).reshape(-1, size)
+    return np.unpackbits(rows, axis=1, count=count, bitorder="little").view(np.bool_)
+
+
+def hidden(job: Job, start: int, end: int, times: int = 1) -> Tensor:
+    """Return [end - start, end]: 0 for each cached row that a new token of this job sees, else -inf.
+
+    A token sees itself and those before it; a node of a tree, of the nodes its ancestors alone. ``times``: each row so often,
+    one after the other.
+    """
+    root = job.context
+    first = max(root, start) if job.has_nodes(end) else end  # of the nodes in this pass
+    base = min(start, root) if first < end else start  # all see the rows before
+    unseen = np.zeros((end - start, end - base), np.bool_)
+    if start < first:
+        unseen[: first - start] = ~np.tri(first - start, end - base, start - base, dtype=np.bool_)
+    if first < end:
+        parents = (job.query.parents or ())[: end - root]
+        unseen[first - start :, root - base :] = _strangers(parents, first - root)
+    # added to scores as it is: attention would convert a bool mask anew in every layer
+    mask = np.zeros((times * (end - start), end), np.float32)
+    mask[:, base:][unseen.repeat(times, 0) if times > 1 else unseen] = -np.inf
+    return torch.from_numpy(mask)
+
+
+def groups_of(jobs: Sequence[Job], counts: Sequence[int], model: Model) -> list[int]:
+    """Return where groups of neighbours begin, and the end: the cheapest split for attention over the next tokens."""
+    spec = model.spec
+    start, numbers = START[model.device.type], spec.heads * spec.head_dim
+    ends = [len(job.session.tokens) + n for job, n in zip(jobs, counts, strict=True)]
+    best, begins = (
+        [0],
+        [0],
+    )  # for the first so many sessions: the least cost, and where the last group begins
+    for last in range(1, len(jobs) + 1):
+        longest = visible = least = begin = 0
+        for first in range(last - 1, -1, -1):
+            longest, visible = max(longest, counts[first]), max(visible, ends[first])
+            # one more than the queries: keys and values have to be fetched
+            own = start + (last - first) * visible * (longest + 1) * numbers
+            if first == last - 1 and _causal(jobs[first], counts[first], model):
+                own = start + own // 2
+            elif least and own >= least:
+                break  # it only grows
+            if not least or best[first] + own < least:
+                least, begin = best[first] + own, first
+        best.append(least)
+        begins.append(begin)
+    cuts = [len(jobs)]
+    while cuts[-1]:
+        cuts.append(begins[cuts[-1]])
+    return cuts[::-1]
+
+
+def _causal(job: Job, count: int, model: Model) -> bool:
+    """Tell whether each of the tokens sees all before it, from position 0 on: a fused kernel then does half the work.
+
+    On CUDA grouped heads are folded instead.
+    """
+    if job.session.tokens or count == 1 or model.device.type != "cpu":
+        return False
+    return job.query.parents is None and not job.reader.attention
+
+
+def _mask(jobs: Sequence[Job], starts: Sequence[int], ends: Sequence[int]) -> Tensor | None:
+    """Return [batch, 1, longest, visible]: 0 for each cached row a new token sees, else -inf."""
+    longest = max(end - start for start, end in zip(starts, ends, strict=True))
+    trees = any(job.has_nodes(end) for job, end in zip(jobs, ends, strict=True))
+    if longest == 1 and not trees and len(set(ends)) == 1:
+        return None
+    # the filler behind a session's own tokens may see anything
+    last = np.asarray(starts)[:, None, None] + np.arange(longest)[:, None]
+    mask = torch.from_numpy(np.where(np.arange(max(ends)) <= last, SEEN, UNSEEN))
+    for own, job, start, end in zip(mask, jobs, starts, ends, strict=True):
+        if job.has_nodes(end):
+            own[: end - start, :end] = hidden(job, start, end)
+    return mask[:, None]
+
+
+def place(
+    jobs: Sequence[Job],
+    counts: Sequence[int],
+    model: Model,
+    cache: Cache,
+    groups: Sequence[int] | None = None,
+) -> Place:
+    """Lay out the next ``counts`` tokens of each job; jobs are in the order of their slots.
+
+    ``groups``: as they were found for the same jobs when all had fewer tokens.
+    """
+    starts = [len(job.session.tokens) for job in jobs]
+    positions, write, device = list[int](), list[int](), model.device
+    for job, start, count in zip(jobs, starts, counts, strict=True):
+        positions += job.positions(start, count)
+        row = job.session.slot * cache.positions + start
+        write += range(row, row + count)
+    made, row = list[Group](), 0
+    for first, end in pairwise(groups or groups_of(jobs, counts, model)):
+        made.append(
+            _group(jobs[first:end], starts[first:end], counts[first:end], first, row, model)
+        )
+        row = made[-1].rows.stop
+    return Place(
+        rows=model.rows(row),
+        groups=made,
+        write=torch.tensor(write, device=device),
+        turns=model.turns(max(positions) + 1)[torch.tensor(positions, device=device)],
+    )
+
+
+def _group(
+    jobs: Sequence[Job],
+    starts: Sequence[int],
+    counts: Sequence[int],
+    first: int,
+    row: int,
+    model: Model,
+) -> Group:
+    ends = [start + count for start, count in zip(starts, counts, strict=True)]
+    batch, longest, total, device = len(jobs), max(counts), sum(counts), model.device
+    causal = batch == 1 and _causal(jobs[0], counts[0], model)
+    mask = None if causal else _mask(jobs, starts, ends)
+    padded = None
+    if total < batch * longest:
+        own = (b * longest + n for b, count in enumerate(counts) for n in range(count))
+        padded = torch.tensor(list(own), device=device)
+    return Group(
+        first=first,
+        slot=jobs[0].session.slot,
+        batch=batch,
+        longest=longest,
+        visible=max(ends),
+        rows=slice(row, row + total),
+        mask=None if mask is None else mask.to(device, model.dtype),
+        causal=causal,
+        padded=padded,
+    )
