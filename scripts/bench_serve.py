@@ -452,13 +452,13 @@ def measure(a: argparse.Namespace, name: str, options: Sequence[str], kept: Kept
     with ExitStack() as stack:
         common = [*BASE, *stack.enter_context(pair_of(name)), *options]
         config.register_configs()
-        # fixed drafts, as the server has them unless told otherwise
+        # fixed drafts on both sides: what is decided by a clock differs from answer to answer
         own = [o for o in common if not o.startswith("queue=")]
         made = config.build(config.compose(["adaptive=false", *own, "quiet=true"]))
         most = max(max(of.problems for of in LENGTHS), max(a.clients) * TABLES[name].each)
         problems = list(islice(made.benchmark.problems(), most))
         if lengths:
-            with server(*common, "keep=0") as alone, Solver(made) as solver:
+            with server(*common, "adaptive=false", "keep=0") as alone, Solver(made) as solver:
                 settle()
                 for of in lengths:
                     kept.part(of.part, partial(overhead_rows, alone.port, solver, problems, of))
