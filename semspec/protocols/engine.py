@@ -91,11 +91,15 @@ class Engine(Protocol):
 
     offers: frozenset[What]
     vocabulary: int
-    context_limit: int
     layers: int
     width: int
 
     stop_ids: frozenset[int]  # end of text
+
+    @property
+    def context_limit(self) -> int:
+        """Tokens that a context may have."""
+        ...
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         """Answer a batch: queries of different contexts, each with its own rng."""
