@@ -1,20 +1,23 @@
-"""`make soak`: keep a live server busy with all that clients do, right and wrong, and look for what is lost, hangs or grows.
+"""`make soak`: keep a live server busy with requests of all kinds, valid and invalid, and look for what is lost, hangs or grows.
 
     python scripts/soak.py [requests=10000] [workers=12] [options of semspec.serve, adaptive=false for one]
     .venv-sglang/bin/python scripts/soak.py engine=sglang requests=1000
     python scripts/soak.py url=http://127.0.0.1:8000 requests=2000
-    python scripts/soak.py --check      ask nothing: what is out of date?
+    python scripts/soak.py --check      send no requests; say whether the figures are older than the code
 
-Without ``url=`` it starts the embedded pair. With ``engine=sglang`` that stands on two SGLang servers of the target and one of the draft, and one of
-the three is killed every few seconds and started again; a replica of the target is always left.
+Without ``url=`` it starts a server of the embedded pair. With ``engine=sglang`` that one uses two SGLang servers of the target and one of the draft. One of
+the three at a time is killed and started again (``kill_every=``), so that a replica of the target is always left.
 
-Every answer must have the status that is expected of its fields, be JSON of the right form and within its limits; every error must name the field that is to
-blame, every stream must end, no request may hang, and after all of them nothing may be under way. Some questions
-are asked greedily over and over: their texts may not change. Of a server that was started here, the log must have one line for each request, and
-its memory, noted every 1,000 requests, may not grow by more than a tenth after the first thousand. In the end it gets SIGTERM while answers are being written, every
-second one as a stream: all of them must come whole, and it must end by itself.
+What must hold:
 
-Ends with a line of figures, and 1 if something was wrong. Figures of 10,000 requests or more go to results/soak.json and as a row to docs/measurements/serving.md.
+- Every reply has the status that its request calls for. An answer is JSON of the right form and within its limits; an error names the field that is to blame.
+- Every stream ends, no request hangs, and nothing is under way once all requests are over.
+- Some questions are asked greedily over and over, and their texts stay the same.
+- The log of a server that was started here has one line for each request. Its memory, noted every 1,000 requests, grows by no more than a tenth after the first thousand.
+- At the end that server gets SIGTERM while answers are being written, every second one as a stream. All of them come whole, and the server ends by itself.
+
+Prints a line of figures; the exit code is 1 if something was wrong. Figures of 10,000 requests or more go to results/soak.json and as a row to
+docs/measurements/serving.md.
 """
 
 from __future__ import annotations
@@ -44,21 +47,21 @@ from semspec.storage.screen import echo
 if TYPE_CHECKING:
     from tests.support.sglang_servers import Mortal
 
-WHOLE = 10_000  # requests, of which figures are kept
-LAST = 300  # tokens of an answer that is under way at the end
+WHOLE = 10_000  # requests of a run whose figures are kept, at least
+LAST = 300  # tokens of each answer that is under way at the end
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is asked of which server; every other option is one of the server that is started."""
+    """The load, and the server it goes to; all other options are passed to the server that is started."""
 
     # fmt: off
-    url: str = option("", "a server that runs; without it one is started")
-    requests: int = option(WHOLE, "how many", least=1)
-    workers: int = option(12, "at a time", least=1)
-    seed: int = option(0, "of what is asked")
+    url: str = option("", "a server that is running; without it one is started")
+    requests: int = option(WHOLE, "how many requests", least=1)
+    workers: int = option(12, "requests at a time", least=1)
+    seed: int = option(0, "of the random requests")
     every: int = option(1_000, "requests between two notes of the server's memory", least=1)
-    engine: str = option("hf", "what the server stands on", choices=("hf", "sglang"))
+    engine: str = option("hf", "the engine of the server", choices=("hf", "sglang"))
     kill_every: float = option(20.0, "seconds between two kills of an SGLang server, on average", least=1)
     # fmt: on
 
@@ -66,7 +69,7 @@ class Options:
 def soak(
     url: str, started: Started | None, given: Options, servers: Sequence[Mortal] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """Ask all requests; return the figures, and what was wrong."""
+    """Send all requests; return the figures, and what was wrong."""
     host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
     tally = Tally()
     client = Client((host, int(port)), tally)
@@ -158,7 +161,7 @@ def main() -> int:
     given, more = read_known(Options, words, "scripts.soak")
     if given.url and more:
         raise UserError(f"{more[0]}: options of a server are for one that is started here: leave url= out")  # fmt: skip
-    # before the run: of this code, and this load
+    # taken before the run: the code may change while it lasts
     of, collected = digest(), provenance.collect(given.seed)
     with contextlib.ExitStack() as stack:
         options, servers, started = ["max_new_tokens=150"], list[Any](), None

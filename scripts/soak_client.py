@@ -1,4 +1,4 @@
-"""One client of `make soak`: it asks, goes away, reads slowly, and looks at all that comes back."""
+"""The client of `make soak`: it sends requests of many kinds, and checks every reply."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ NAMED = "soak-"  # how the requests' numbers begin
 
 @dataclass
 class Tally:
-    """What has come of the requests."""
+    """How the requests ended, and what was wrong."""
 
     outcomes: collections.Counter[str] = field(default_factory=collections.Counter)
     wrong: list[str] = field(default_factory=list)
-    kinds: dict[int, str] = field(default_factory=dict)  # by number
+    kinds: dict[int, str] = field(default_factory=dict)  # by the request's number
 
     def add(self, outcome: str) -> None:
         self.outcomes[outcome] += 1
@@ -61,19 +61,19 @@ class Tally:
 
 
 class Client:
-    """One worker's requests."""
+    """Sends requests of random kinds; all workers share one."""
 
     def __init__(self, address: tuple[str, int], tally: Tally) -> None:
         self.address, self.tally = address, tally
-        self.known: Sequence[str] = []  # what is said to each of ``KNOWN``
-        self.able: Mapping[str, bool] = {}  # by ``ABILITIES``
-        self.headers = threading.local()
+        self.known: Sequence[str] = []  # the answer to each question of ``KNOWN``
+        self.able: Mapping[str, bool] = {}  # whether the server has each of ``ABILITIES``
+        self.headers = threading.local()  # ``told``: those of the thread's next request
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(*self.address, timeout=PATIENCE)
 
     def learn(self) -> None:
-        """Ask what the server can, and what it says to the known questions."""
+        """Find out what the server supports, and how it answers the known questions."""
         self.named("")
         able = {}
         for name, fields in ABILITIES.items():
@@ -123,7 +123,7 @@ class Client:
             return got.status, got.read()
 
     def error(self, status: int, told: bytes, expected: Sequence[int], param: str = "") -> None:
-        """Look at an answer that is no 200: is it the one that was expected, and does it name the field?"""
+        """Check a reply that is no 200: its status must be expected, or 429, and it must blame the right field."""
         found = json.loads(told)["error"]
         blamed = str(found["param"] or "").startswith(param)
         if (status != 429 and (status not in expected or not blamed)) or not found["message"]:
@@ -131,7 +131,7 @@ class Client:
         self.tally.add(str(status))
 
     def chat(self, rng: random.Random) -> dict[str, Any]:
-        """Return a chat that is taken; some say in a header what is ours."""
+        """Return a valid chat; some of them have semspec's own settings in the header."""
         asked = chat(rng, self.able)
         if "semspec" not in asked and rng.random() < 0.15:
             fits = [one for one in HEADERS if "thinking" not in one or asked["max_tokens"] > ROOMY]
@@ -143,7 +143,7 @@ class Client:
         self.answered(self.chat(rng), CHAT, "whole")
 
     def answered(self, asked: Mapping[str, Any], path: str, outcome: str) -> None:
-        """Ask for an answer that is not streamed, and look at it."""
+        """Ask for an answer that is not streamed, and check it."""
         status, told = self.post(json.dumps(asked).encode(), path)
         if status != 200:
             self.error(status, told, ())
@@ -154,7 +154,8 @@ class Client:
             wrong.append(f"{len(found['choices'])} choices of {count}")
         if not 0 < found["usage"]["completion_tokens"] <= most:
             wrong.append(f"{found['usage']} of {most} tokens")
-        several = choices_of(asked) > 1  # that are told of one by one, which `metrics` does not
+        # several choices have a list of details; ``metrics`` has figures for one choice alone
+        several = choices_of(asked) > 1
         drafted = several or found["metrics"]["speculative_decoding"] is not None
         if ("sglext" in found) != (asked.get("return_spec_tokens_details", False) and drafted):
             wrong.append(f"{found.get('sglext')}, {found['metrics']}")
@@ -180,7 +181,7 @@ class Client:
     def streamed(
         self, asked: Mapping[str, Any], path: str, outcome: str, slowly: bool = False
     ) -> list[dict[str, Any]]:
-        """Ask for a stream, read it to its end, and look at it; return its events, none where there was no stream."""
+        """Ask for a stream, read it to its end, and check it; return its events, or [] if the request was refused."""
         with contextlib.closing(self.connect()) as connection:
             connection.request("POST", path, json.dumps(asked), self.headers.told)
             got = connection.getresponse()
@@ -221,7 +222,7 @@ class Client:
             self.streamed({**asked, **streaming(rng)}, COMPLETION, "text")
 
     def again(self, rng: random.Random) -> None:
-        """Ask what was asked before, and expect the same text."""
+        """Repeat a known question, and expect the same text."""
         at = rng.randrange(len(KNOWN))
         status, told = self.post(json.dumps(asked_before(at)).encode())
         if status != 200:
@@ -232,7 +233,7 @@ class Client:
         self.tally.add("again")
 
     def look(self, rng: random.Random) -> None:
-        """Ask for a page, the counters, or what is not there."""
+        """Get the page, the counters, or a path that does not exist."""
         path = rng.choice(list(LOOKS))
         expected, holds = LOOKS[path]
         with contextlib.closing(self.connect()) as connection:
@@ -265,7 +266,7 @@ class Client:
         return "\r\n".join([*lines, f"content-length: {length}", "", ""]).encode()
 
     def odd(self, rng: random.Random) -> None:
-        """Ask what is refused, and expect to be told why."""
+        """Send what the server must refuse, and expect an error that says why."""
         turns: dict[str, Any] = {"messages": [TURN], "max_tokens": 64}
         which = rng.choice(("bytes", "chat", "chat", "able", "header", "prompt"))
         missing = [name for name, able in self.able.items() if not able]
@@ -278,7 +279,7 @@ class Client:
         elif which == "prompt":
             fields, param = rng.choice(REFUSED_PROMPTS)
             self.error(*self.post(json.dumps(fields).encode(), COMPLETION), (400,), param)
-        elif which == "able" and missing:  # asked of a server that is not able to it
+        elif which == "able" and missing:  # a field that this server does not support
             fields = ABILITIES[rng.choice(missing)]
             self.error(*self.post(json.dumps({**turns, **fields}).encode()), (400,), next(iter(fields)))  # fmt: skip
         else:
@@ -291,6 +292,7 @@ class Client:
 
 
 def under_way(address: tuple[str, int]) -> float:
+    """Return how many choices the server is writing or has waiting."""
     with contextlib.closing(http.client.HTTPConnection(*address, timeout=PATIENCE)) as connection:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()

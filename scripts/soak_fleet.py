@@ -1,4 +1,4 @@
-"""The SGLang servers that `make soak` stands on, and what kills them meanwhile."""
+"""The SGLang servers of `make soak`, and a thread that kills them one at a time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Killer:
-    """Kills one of several SGLang servers every now and then, and starts it again."""
+    """Kills one of several SGLang servers every now and then, and starts it again before the next."""
 
     def __init__(self, servers: Sequence[Mortal], every: float, seed: int) -> None:
         self.servers, self.every, self.rng = servers, every, random.Random(seed)
-        self.kills: collections.Counter[int] = collections.Counter()
+        self.kills: collections.Counter[int] = collections.Counter()  # by the server's index
         self.error: Exception | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)

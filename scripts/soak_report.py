@@ -1,4 +1,4 @@
-"""The figures of `make soak`: what is wrong with memory and log, the row of each kind of server, and the page."""
+"""The figures of `make soak`: checks of memory and log, a row for each kind of server, and their place in the page."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ from soak_client import NAMED, Tally
 
 from semspec.results.code_digest import code_digest
 
-SETTLED = 1_000  # requests after which memory may not grow any more
-GROWTH = 1.1  # of memory, at most
+SETTLED = 1_000  # requests until memory has settled
+GROWTH = 1.1  # memory at most, as a multiple of what it settled at
 MARKS = "<!-- soak: written by make soak -->", "<!-- end of soak -->"
 ROOTS = ("Server", "Solver", "Solve", "speculate")
 NAMES = {"hf": "`engine=hf`", "sglang": "two SGLang servers of the target, one of the draft"}
 HEADINGS = ("", "requests", "kills", "wrong", "memory (RSS)", "whole after SIGTERM", "revision")
-AT_MOST_ONCE = (
-    "left",
-    "half",
-    "look",
-)  # in the log: kinds whose client goes, and what is no question
+# kinds of requests that need not be in the log: those whose client goes away, and those that ask no question
+AT_MOST_ONCE = ("left", "half", "look")
 
 
 def resident(pid: int) -> int:
@@ -44,7 +41,7 @@ def settled(memory: Sequence[Sequence[int]]) -> list[int]:
 
 
 def growth(memory: Sequence[Sequence[int]]) -> str:
-    """Return what is wrong with how memory has grown; nothing where it is flat."""
+    """Say that memory has grown too much; return "" if it has not."""
     sizes = settled(memory)
     if sizes and max(sizes) > sizes[0] * GROWTH:
         return f"memory has grown from {sizes[0]:,} to {max(sizes):,} bytes"
@@ -52,7 +49,7 @@ def growth(memory: Sequence[Sequence[int]]) -> str:
 
 
 def check_log(log: Path, tally: Tally) -> None:
-    """Hold the log against what was asked: one line for each request, and none twice."""
+    """Check that the log has one line for each request, and none twice."""
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     told = collections.Counter(
         int(line["request"].removeprefix(NAMED))
@@ -66,7 +63,7 @@ def check_log(log: Path, tally: Tally) -> None:
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """Return what stands between the page's marks."""
+    """Return the table that goes between the page's marks."""
     return "\n".join(markdown(HEADINGS, [_cells(name, row) for name, row in found["rows"].items()]))
 
 
@@ -101,6 +98,6 @@ def digest() -> str:
 def with_row(
     found: Mapping[str, Any] | None, name: str, row: Mapping[str, Any], of: str
 ) -> dict[str, Any]:
-    """Return all figures with those of one kind of server, in the place of its earlier ones."""
+    """Return all figures with one kind of server's row replaced, or added."""
     rows = {**found["rows"], name: row} if found is not None else {name: row}
     return {"digest": of, "rows": dict(sorted(rows.items()))}

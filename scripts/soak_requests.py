@@ -1,4 +1,4 @@
-"""What `make soak` asks: chats and texts with random parameters that a server takes, and what it refuses."""
+"""The requests of `make soak`: valid chats and completions with random parameters, and invalid ones."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ KNOWN = [
     f"Modulo 100, let x={x}, k is x - 2, m is {y} * k, and z is m + x. Find z."
     for x, y in ((76, 3), (41, 7), (8, 9), (55, 4))
 ]
-ROOMY = 60  # tokens of an answer whose thinking can be closed in words
+ROOMY = 60  # an answer of more tokens has room for words that close its thinking
 TURN = {"role": "user", "content": "Modulo 100, let x=76, k is x - 2. Find k."}
 SIDE = {"type": "object", "properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "side", "schema": SIDE}}
 TOOLS = [{"type": "function", "function": {"name": "choose", "parameters": SIDE}}]
-ABILITIES: Mapping[str, Mapping[str, Any]] = {  # that not every server has; where it has not: 400
+ABILITIES: Mapping[
+    str, Mapping[str, Any]
+] = {  # what not every server supports; the others answer 400
     "response_format": {"response_format": SCHEMA},
     "tools": {"tools": TOOLS},
     "tool_choice": {"tools": TOOLS, "tool_choice": "required"},
 }
-DRAFTED = ("prediction", "return_spec_tokens_details")  # that nothing comes of without drafts
+DRAFTED = ("prediction", "return_spec_tokens_details")  # refused where nothing is drafted
 HEADERS = ("off", "steps", "rule=logprob; threshold=-5; draft_length=3", "thinking_stop=none")
 OURS: Sequence[Mapping[str, Any]] = (
     {"off": True},
@@ -44,7 +46,9 @@ ODD = (
     b'{"messages": 3}',
     b'{"messages": [{"role": "user"}]}',
 )
-REFUSED: Sequence[tuple[Mapping[str, Any], str]] = (  # fields of a chat, and the one to blame
+REFUSED: Sequence[
+    tuple[Mapping[str, Any], str]
+] = (  # invalid fields of a chat, and the one to blame
     ({"temperature": -1}, "temperature"),
     ({"n": 0}, "n"),
     ({"n": 1000}, "n"),
@@ -82,7 +86,7 @@ REFUSED_PROMPTS: Sequence[tuple[Mapping[str, Any], str]] = (
     ({"prompt": "x", "best_of": 2}, "best_of"),
     ({"prompt": "x", "messages": []}, "messages"),
 )
-LOOKS: Mapping[str, tuple[int, str]] = {  # what is no question: status, and what its body has
+LOOKS: Mapping[str, tuple[int, str]] = {  # paths to get: the status, and what the body must contain
     "/": (200, "<html"),
     "/metrics": (200, "semspec:running{"),
     "/v1/models": (200, '"data"'),
@@ -96,7 +100,7 @@ LOOKS: Mapping[str, tuple[int, str]] = {  # what is no question: status, and wha
 
 
 def common(rng: random.Random, choices: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Return up to three of the fields that chats and completions have, and of some more."""
+    """Return up to four random fields, of those that chats and completions share and of ``choices``."""
     both: dict[str, Callable[[], Any]] = {
         "temperature": lambda: rng.choice((0, 0.3, 0.6, 1.0)),
         "top_p": lambda: rng.choice((0.5, 0.95, 1)),
@@ -119,13 +123,13 @@ def predicted(content: Any) -> dict[str, Any]:
 
 
 def streaming(rng: random.Random) -> dict[str, Any]:
-    """Return what makes a stream of an answer."""
+    """Return the fields that ask for a stream."""
     options = {name: True for name in ("include_usage", "continuous_usage_stats") if rng.random() < 0.4}  # fmt: skip
     return {"stream": True, **({"stream_options": options} if options else {})}
 
 
 def chat(rng: random.Random, able: Mapping[str, bool]) -> dict[str, Any]:
-    """Return a chat with random parameters, all of which a server takes that is able to so much."""
+    """Return a chat with random parameters that are valid for a server with these abilities."""
     x = rng.randrange(100)
     turns: list[dict[str, Any]] = [{"role": "user", "content": f"Modulo 100, let x={x}, k is x - {rng.randrange(9)}. Find k. {'é🙂' * rng.randrange(3)}"}]  # fmt: skip
     if rng.random() < 0.2:
@@ -155,7 +159,7 @@ def chat(rng: random.Random, able: Mapping[str, bool]) -> dict[str, Any]:
 
 
 def _together(told: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what does not go with the other fields."""
+    """Remove fields that cannot be combined with the others."""
     if told.get("response_format") == SCHEMA and told.get("tool_choice", "none") != "none":
         del told["response_format"]
     if told.get("response_format") == SCHEMA or told.get("tool_choice") == "required":
@@ -168,7 +172,7 @@ def _together(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def completion(rng: random.Random) -> dict[str, Any]:
-    """Return a text, or ids, that are to be continued."""
+    """Return a request to continue a text, or ids."""
     ids = [rng.randrange(1, 600) for _ in range(rng.randrange(1, 9))]
     prompts = ("Let x=76. Then", ids, ["The answer is", "k is x"], [ids, [5, 6]])
     told: dict[str, Any] = {"prompt": rng.choice(prompts)}
@@ -190,7 +194,7 @@ def most_tokens(asked: Mapping[str, Any]) -> int:
 
 
 def asked_before(at: int) -> dict[str, Any]:
-    """Return a question whose answer does not depend on chance, nor on whether drafts can be had."""
+    """Return a known question, asked so that its answer depends neither on chance nor on drafts."""
     turns = [{"role": "user", "content": KNOWN[at]}]
     return {"messages": turns, "temperature": 0, "max_tokens": 90, "semspec": {"off": True}}
 

@@ -1,7 +1,7 @@
-"""Which models fit on which GPUs: what is there, what the models need, and who goes where.
+"""Which models fit on which GPUs: who goes where.
 
-Nothing here loads a model or touches a GPU: ``nvidia-smi`` says what is there, a model's config.json and the
-sizes of its files say what it needs, and ``place`` does the arithmetic.
+Nothing here loads a model or touches a GPU: ``models.machine`` says what is there, ``models.sizes`` what the models
+need, and ``place`` does the arithmetic. The names of both can be imported from here, too.
 
     placement = place({"target": size_of(model), "draft": size_of(draft)}, visible_gpus(), tokens=4096)
     placement["target"].gpus, placement["target"].share
@@ -12,29 +12,40 @@ SGLang counts a server's weights and KV cache as one share of the memory that is
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from semspec.errors import UserError
-from semspec.models import hub
-from semspec.models.folder import read_json
-from semspec.models.intact import check_sizes
-from semspec.models.location import ModelConfig, canonical_name
+from semspec.models.machine import (
+    GIB,
+    NONE,
+    VISIBLE,
+    DriverError,
+    Gpu,
+    available,
+    gib,
+    machine_memory,
+    shown,
+    visible_gpus,
+)  # fmt: skip
+from semspec.models.sizes import (
+    HALF,
+    PROMPT,
+    ModelSize,
+    held,
+    size_from,
+    size_of,
+    stored_bytes,
+    tokens_for,
+)  # fmt: skip
 from semspec.types import Role
 
-SMI = "nvidia-smi"
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-GIB = 1 << 30
-SMI_SECONDS = 30  # a sleeping driver takes some to wake up
-WIDTHS = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
-HALF = 2  # bytes of a number on a GPU, in weights and KV cache
-PROMPT = 2048  # tokens that are kept free for a problem's prompt
+__all__ = [
+    "GIB", "HALF", "NONE", "PROMPT", "VISIBLE", "DriverError", "Gpu", "ModelSize", "Place", "available", "check_device",
+    "gib", "held", "machine_memory", "needed", "place", "reserved", "shown", "size_from", "size_of", "stored_bytes",
+    "tokens_for", "visible_gpus",
+]  # fmt: skip
+
 # What a server needs beside weights and KV cache: SGLang's own rule of thumb is 1.5 MiB for every token that goes
 # through the model at a time, and half a GiB; the other half is CUDA's context.
 FIXED = 1 * GIB
@@ -43,206 +54,6 @@ CHUNKS = (2048, 1024)  # tokens at a time (--chunked-prefill-size): the first wi
 RANKS = (1, 2, 4, 8)  # GPUs that one model is split over (--tp-size)
 REPLICA = "target-replica-"  # how the names of the target's further replicas begin
 SMALLER = "choose smaller or quantised models (AWQ, GPTQ, FP8)"
-NONE = "No devices were found"
-_ROW = re.compile(r"(\d+), *([^,\s]+), *(.+), *([^,]+), *([^,]+)")
-_SHARD = re.compile(r".*-of-\d+\.safetensors")
-
-
-class DriverError(UserError):
-    """NVIDIA's driver is installed, but does not answer."""
-
-
-# ---- what is there ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU that this process may use."""
-
-    index: int  # as nvidia-smi counts, in the order of the bus
-    name: str
-    total: int  # bytes
-    free: int
-
-    def __str__(self) -> str:
-        return f"{self.name} ({gib(self.free)} free of {gib(self.total)})"
-
-
-def gib(size: float) -> str:
-    """Format bytes as GiB, with a digit behind the point where that says something."""
-    return f"{size / GIB:.{0 if size >= 10 * GIB else 1}f} GiB"
-
-
-def shown(size: float) -> str:
-    """Format bytes as GiB, or as MiB where there is not one GiB."""
-    return gib(size) if size >= GIB else f"{size / (1 << 20):.{0 if size >= 1 << 20 else 2}f} MiB"
-
-
-def visible_gpus() -> list[Gpu]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; none without a driver.
-
-    Raise DriverError where the driver is installed and does not answer.
-    """
-    chosen = os.environ.get(VISIBLE)
-    if chosen is not None and chosen.strip() in ("", "-1"):
-        return []
-    if shutil.which(SMI) is None:
-        return []
-    found = _listed(_ask_driver())
-    if chosen is None:
-        return list(found.values())
-    kept: list[Gpu] = []
-    for name in (part.strip() for part in chosen.split(",")):
-        matching = [g for known, g in found.items() if _names(name, known, g)]
-        if len(matching) != 1:  # CUDA, too, ignores what follows a device that is not there
-            break
-        kept += matching
-    return kept
-
-
-def _names(name: str, uuid: str, gpu: Gpu) -> bool:
-    return name == str(gpu.index) or (name.startswith("GPU-") and uuid.startswith(name))
-
-
-def _ask_driver() -> str:
-    columns = "index,uuid,name,memory.total,memory.free"
-    command = [SMI, f"--query-gpu={columns}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SMI_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        late = isinstance(error, subprocess.TimeoutExpired)
-        raise _silent(f"no answer in {SMI_SECONDS} s" if late else str(error)) from error
-    if done.returncode:
-        lines = (done.stdout + done.stderr).split("\n")
-        raise _silent(next((x.strip() for x in lines if x.strip()), f"code {done.returncode}"))
-    return done.stdout
-
-
-def _silent(why: str) -> DriverError:
-    return DriverError(
-        f"NVIDIA's driver does not answer ({SMI}: {why[:200]}): mend it, or go on without a GPU by {VISIBLE}="
-    )
-
-
-def _listed(told: str) -> dict[str, Gpu]:
-    """Read the driver's table; returns GPUs by uuid."""
-    found = {}
-    for line in filter(None, map(str.strip, told.splitlines())):
-        if line == NONE:
-            continue
-        if not (row := _ROW.fullmatch(line)):
-            raise _silent(line)
-        index, uuid, name, total, free = row.groups()
-        # [N/A] where CPU and GPU share their memory
-        size = int(total) << 20 if total.isdecimal() else machine_memory()
-        left = int(free) << 20 if free.isdecimal() else size
-        found[uuid] = Gpu(int(index), name, size, left)
-    return found
-
-
-def machine_memory() -> int:
-    """Return the bytes of this machine's own memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def available() -> int:
-    """Return the bytes of this machine's memory that new work can have without others being moved out of it."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:  # no Linux
-        return machine_memory()
-    found = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
-    return int(found["MemAvailable"][0]) << 10 if "MemAvailable" in found else machine_memory()
-
-
-# ---- what a model needs -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """The memory that a model needs on a GPU."""
-
-    name: str
-    weights: int  # bytes
-    token: int  # bytes of KV cache for one token
-    heads: int
-    kv_heads: int
-    context: int  # tokens that it was trained with
-
-    def splits(self, ranks: int) -> bool:
-        """Return whether the model can be split over so many GPUs."""
-        return self.heads % ranks == 0 and (
-            self.kv_heads % ranks == 0 or ranks % self.kv_heads == 0
-        )
-
-    def part(self, ranks: int) -> ModelSize:
-        """Return what one of so many GPUs holds of the model."""
-        kept = min(ranks, self.kv_heads)  # a GPU holds at least one head's cache
-        return replace(self, weights=-(-self.weights // ranks), token=-(-self.token // kept))
-
-
-def size_of(model: ModelConfig) -> ModelSize:
-    """Return the size of a model, without fetching weights from the Hub.
-
-    Raise UserError for a model that cannot be found, or whose config.json does not describe one.
-    """
-    folder = model.fetch(weights=False)
-    config = read_json(folder / "config.json")
-    check_sizes(folder / "config.json", config)
-    stored = stored_bytes(hub.sizes(model.location, model.revision))
-    try:
-        return size_from(canonical_name(model), config, stored)
-    except (ValueError, OverflowError, KeyError, TypeError, ZeroDivisionError) as error:
-        raise UserError(
-            f"{folder / 'config.json'} does not describe a language model ({error})"
-        ) from error
-
-
-def stored_bytes(files: Mapping[str, int]) -> int:
-    """Return the bytes of a model's weights among its files: a repository may hold them twice."""
-    weights = {name: size for name, size in files.items() if name.endswith(".safetensors")}
-    shards = [size for name, size in weights.items() if _SHARD.fullmatch(name)]
-    if "model.safetensors.index.json" in files and shards:
-        return sum(shards)
-    return weights.get("model.safetensors", sum(weights.values()))
-
-
-def size_from(name: str, config: Mapping[str, Any], stored: int) -> ModelSize:
-    """Return the size of a model with this config.json and so many bytes of weights in its files."""
-    shape = {**config, **(config.get("text_config") or {})}
-    layers, heads = int(shape["num_hidden_layers"]), int(shape["num_attention_heads"])
-    kv_heads = int(shape.get("num_key_value_heads") or heads)
-    if shape.get("kv_lora_rank"):  # one compressed row stands for keys and values of all heads
-        row, kv_heads = int(shape["kv_lora_rank"]) + int(shape.get("qk_rope_head_dim") or 0), 1
-    else:
-        row = 2 * kv_heads * int(shape.get("head_dim") or int(shape["hidden_size"]) // heads)
-    width = WIDTHS.get(str(shape.get("dtype") or shape.get("torch_dtype")), HALF)
-    quantised = bool(config.get("quantization_config"))
-    weights = stored if quantised else stored * HALF // width
-    trained = int(shape["max_position_embeddings"])
-    return ModelSize(name, weights, layers * row * HALF, heads, kv_heads, trained)
-
-
-def tokens_for(max_new_tokens: int, sizes: Mapping[Role, ModelSize]) -> int:
-    """Return the tokens of the longest problem: the budget and room for a prompt, as far as models reach."""
-    return min(max_new_tokens + PROMPT, *(size.context for size in sizes.values()))
-
-
-def held(size: ModelSize, tokens: int, width: int = HALF) -> str:
-    """Say what a model holds: its weights, and a KV cache of so many tokens; ``width`` is of a number."""
-    weights, cache = (part * width // HALF for part in (size.weights, tokens * size.token))
-    return f"{shown(weights)} of weights and {shown(cache)} of KV cache ({tokens:,} tokens)"
-
-
-# ---- who goes where -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Whether one seed has one text: what ``system_fingerprint`` promises, and where it is left out."""
+"""Whether the same seed gives the same text again: ``system_fingerprint``, and when it is null."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semspec.solver import Solver
 
 
 def fingerprint(solver: Solver) -> str:
-    """Return a name of all that the text of a seed depends on beside the request: version, models and options."""
+    """Return a digest of everything beside the request that a seed's text depends on: version, models and options."""
     config = solver.config
     parts = [__version__, torch.__version__, *sorted(set(solver.files.values()))]
     parts += [f"{role} {served}" for role, served in sorted(solver.served.items())]
@@ -25,11 +25,12 @@ def fingerprint(solver: Solver) -> str:
 
 
 def repeats(choice: Choice, by_seed: bool) -> bool:
-    """Return whether asking again with the same seed gives this text again, rounding apart.
+    """Return whether the same request with the same seed gives this text again, apart from rounding.
 
-    ``by_seed``: the engine draws by the seed. SGLang draws by itself, so there only greedy texts repeat. Drafts from a tenant's earlier
-    answers are others the next time, and so are those of a drafter that was lost.
+    ``by_seed``: the engine draws its tokens from the seed. SGLang draws them itself, so over SGLang only greedy texts repeat.
+    A text is not expected to repeat where drafts differ the next time: those from a tenant's earlier answers, and those
+    that were missing because the drafter's server was lost.
     """
     task = choice.task
-    changes = task.tenant or task.deprived or choice.degraded
-    return not changes and (by_seed or task.solver.config.sampling.greedy)
+    drafts_differ = task.tenant or task.deprived or choice.degraded
+    return not drafts_differ and (by_seed or task.solver.config.sampling.greedy)

@@ -4,7 +4,7 @@ SGLang calls ``register`` in each of its processes (entry point group ``sglang.s
 nothing and imports nothing unless the settings switch a part on (``settings``). From then on nothing
 fails silently: a setting that cannot work ends the process with a one-line message.
 
-``compat`` and ``compat_speculative`` alone know SGLang's private names. A part is a module beside them:
+Only ``compat`` and its neighbours (``compat_*``) know SGLang's private names. A part is a module beside them:
 
     Options                 frozen dataclass: the part's options in the settings
     and, as far as it needs them, these functions:

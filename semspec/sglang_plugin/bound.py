@@ -16,6 +16,7 @@ from semspec.decoding.whitening import PART
 from semspec.models.location import ModelConfig, read_facts
 from semspec.models.text import Text
 from semspec.rules.arc import Arc, entry
+from semspec.sglang_plugin import compat_ranks
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.storage.screen import LOG
 
@@ -87,7 +88,7 @@ class ModelBound:
 
     def distances(self, drafted: Tensor, likeliest: Tensor) -> Tensor:
         """Return ||W (e_td - e_tm)||^2 with one look-up, in which all ranks must take part."""
-        both = compat.agreed(torch.cat([drafted, likeliest]))
+        both = compat_ranks.agreed(torch.cat([drafted, likeliest]))
         rows = self._rows(both) * self._scale
         return distance(rows[: len(drafted)], rows[len(drafted) :])
 

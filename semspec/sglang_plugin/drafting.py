@@ -19,7 +19,7 @@ from typing import Any
 from semspec.protocols import Kit
 from semspec.registry import plugin
 from semspec.sglang_plugin import compat_speculative as compat
-from semspec.sglang_plugin import model_drafts
+from semspec.sglang_plugin import compat_worker, model_drafts
 from semspec.sglang_plugin.answers import Rows, without_missing_reads
 from semspec.sglang_plugin.compat import Hook
 from semspec.sglang_plugin.drafts import Drafts
@@ -52,11 +52,11 @@ def prepare(options: Options) -> None:
         drafter = options.drafter(name)
 
         def worker(drafter: Any = drafter) -> type:
-            return compat.tree_worker(
+            return compat_worker.tree_worker(
                 lambda runner, n: _drafts(drafter, runner, n, options.adaptive)
             )
 
-        compat.register_algorithm(f"SEMSPEC_{name.upper()}", width, worker)
+        compat_worker.register_algorithm(f"SEMSPEC_{name.upper()}", width, worker)
     model_drafts.register(build(model_drafts.ModelOptions, options.lm, "drafting.lm"))
 
 

@@ -15,6 +15,7 @@ from semspec.decoding.trim import depths, first_path, keep_nodes
 from semspec.errors import UserError
 from semspec.models.text import Text
 from semspec.protocols import DraftSession, Kit
+from semspec.sglang_plugin import compat_ranks
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.answers import Rows
 from semspec.sglang_plugin.payoff import Payoff, Proposed
@@ -130,7 +131,7 @@ class Drafts:
             trees.append((drafted.tokens, chain if drafted.parents is None else drafted.parents))
             grades.append(draft.grade)
         if self.rows.reads:  # they depend on numbers that may differ between ranks in the last bit
-            trees = compat.agreed_object(trees)
+            trees = compat_ranks.agreed_object(trees)
         if not self._paying(rids, sessions, trees, grades, began):
             trees = [([], []) for _ in trees]
         self._decided(sessions, trees)
@@ -170,7 +171,7 @@ class Drafts:
             Proposed(rid, [tokens[node] for node in first_path(parents)], len(tokens), grade)
             for rid, (tokens, parents), grade in zip(rids, trees, grades, strict=True)
         ]
-        return worth_it(self.payoff, sessions, proposed, began, compat.agreed_object)
+        return worth_it(self.payoff, sessions, proposed, began, compat_ranks.agreed_object)
 
     def _proposed(self, sessions: Sequence[Session]) -> list[Draft]:
         """Return the drafts of these requests."""

@@ -20,6 +20,7 @@ from semspec.errors import UserError
 from semspec.models.text import Text
 from semspec.protocols import Kit
 from semspec.registry import plugin
+from semspec.sglang_plugin import compat_ranks
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.drafts import kit_of
 from semspec.sglang_plugin.steps import (
@@ -58,7 +59,7 @@ class HandedLoops:
     def check(self, asked: Steps) -> None:
         """Raise UserError for a rule that cannot judge here."""
         check(asked, self.algorithm)
-        if compat.splits_batches(self.runner):
+        if compat_ranks.splits_batches(self.runner):
             raise UserError("rules for whole steps do not go with --enable-dp-attention: leave it out")  # fmt: skip
 
     def of(self, call: compat.Verifying) -> Mapping[int, tuple[Solving | Elsewhere, Sequence[int]]]:
@@ -80,9 +81,11 @@ class HandedLoops:
             wanted[i] = asked
         if not wanted:
             return {}
-        found = self._handed(call, wanted) if compat.leads() else {}
-        paths = compat.agreed_object({i: path for i, (_, path) in found.items()})
-        return found if compat.leads() else {i: (Elsewhere(), path) for i, path in paths.items()}
+        found = self._handed(call, wanted) if compat_ranks.leads() else {}
+        paths = compat_ranks.agreed_object({i: path for i, (_, path) in found.items()})
+        return (
+            found if compat_ranks.leads() else {i: (Elsewhere(), path) for i, path in paths.items()}
+        )
 
     def _handed(
         self, call: compat.Verifying, wanted: Mapping[int, Steps]

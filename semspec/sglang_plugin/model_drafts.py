@@ -25,6 +25,7 @@ from semspec.models.location import ModelConfig, ModelFacts, canonical_name, rea
 from semspec.models.text import Text
 from semspec.protocols import Engine, Kit, Plan, Run
 from semspec.registry import plugin
+from semspec.sglang_plugin import compat_ranks, compat_worker
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.answers import Rows
 from semspec.sglang_plugin.drafts import Drafts, Rules, Session, kit_of, worth_it
@@ -137,7 +138,7 @@ class Following(SmallModel):
     def batch_get(
         self, rids: Sequence[str], tails: Sequence[Sequence[int]], lengths: Sequence[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        told: Told = compat.agreed_object(None)
+        told: Told = compat_ranks.agreed_object(None)
         for request, own in zip(self._met, told.exactly, strict=True):
             if own:
                 compat.goes_on_exactly(request)
@@ -195,7 +196,7 @@ class ModelDrafts(SmallModel):
     ) -> None:
         judged = [loop is not None for loop in self.loops]
         exactly = [session.loop is not None or session.resting is not None for session in sessions]
-        compat.agreed_object(Told(trees, judged, exactly, bool(self._resting[1])))
+        compat_ranks.agreed_object(Told(trees, judged, exactly, bool(self._resting[1])))
 
     def _paying(self, *_: Any) -> bool:
         return True  # decided before anything is drafted
@@ -389,9 +390,9 @@ def register(options: ModelOptions) -> None:
     """Register the name, which SGLang's own arguments are checked against."""
 
     def worker() -> type:
-        return compat.tree_worker(lambda runner, n: _loaded(options, runner, n))
+        return compat_worker.tree_worker(lambda runner, n: _loaded(options, runner, n))
 
-    compat.register_algorithm(NAME, WIDTH, worker)
+    compat_worker.register_algorithm(NAME, WIDTH, worker)
 
 
 def _loaded(options: ModelOptions, runner: Any, n: int) -> SmallModel:
@@ -407,13 +408,13 @@ def _load(options: ModelOptions, runner: Any, n: int) -> SmallModel:
         raise UserError(
             f'{NAME} needs a small model: set SEMSPEC_LM=MODEL, or {{"drafting": {{"lm": {{"model": ...}}}}}}'
         )
-    if compat.splits_batches(runner):
+    if compat_ranks.splits_batches(runner):
         raise UserError(f"{NAME} does not go with --enable-dp-attention: leave it out")
     rules: Any = compat.rules_of(runner)
     path, revision, tokenizer = compat.place(runner)
     text = Text(tokenizer, revision)
     kit = kit_of(runner, text)
-    if not compat.leads():
+    if not compat_ranks.leads():
         return Following(LanguageModel(), n, kit, Rows((), runner), rules=rules)
     place = ModelConfig(path=options.model)
     folder = place.fetch()

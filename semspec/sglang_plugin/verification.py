@@ -27,8 +27,8 @@ from semspec.decoding.sampling import probabilities
 from semspec.errors import UserError
 from semspec.protocols import Rule
 from semspec.registry import name_of, plugin
+from semspec.sglang_plugin import compat_ranks, handed, trees
 from semspec.sglang_plugin import compat_speculative as compat
-from semspec.sglang_plugin import handed, trees
 from semspec.sglang_plugin.bound import ModelBound, Source
 from semspec.sglang_plugin.compat import CHECKED, KEPT, Hook, by_pass
 from semspec.sglang_plugin.handed import HandedLoops
@@ -259,7 +259,7 @@ class Verification:
         raw, true = call.settle(), call.logits
         shown = _drawable(raw, call, floors) if floors else raw
         if groups:
-            shown = trees.only(shown, call.tokens, compat.agreed(self._follows(groups, call)))
+            shown = trees.only(shown, call.tokens, compat_ranks.agreed(self._follows(groups, call)))
         texts = self._written(loops, paths, call)
         if texts:
             shown = trees.written(shown, *_places(texts, paths, call))
@@ -300,7 +300,7 @@ class Verification:
                 # a chain is all rows as they are: they are large, and not copied
                 own = rows[i] if isinstance(paths[i], range) else rows[i][list(paths[i])]
                 found[i] = loop.verified(own)
-        agreed: dict[int, list[int]] = compat.agreed_object(found)
+        agreed: dict[int, list[int]] = compat_ranks.agreed_object(found)
         return agreed
 
     def _follows(self, groups: Sequence[Group], call: compat.Verifying) -> Tensor:

@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "semspec"
 ROOT_MODULES = {  # the journey of a problem, in the order in which it is made
     "run", "config", "runner", "solver", "driver", "loop",
-    "types", "protocols", "registry", "errors", "api",
+    "types", "registry", "errors", "api",
 }  # fmt: skip
 _TRAINING = "torch's and numpy's training code: --help and a shard of samples do without it"
 _FORWARD = "engine=hf alone runs the forward pass, and its modules need torch while they load"

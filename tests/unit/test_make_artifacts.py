@@ -17,7 +17,8 @@ from semspec.errors import UserError
 from semspec.storage.packaged import beside_package
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-import make_artifacts
+import artifact_data
+import artifact_making
 import train_eagle3
 import train_medusa
 import train_tiny_copier
@@ -26,7 +27,8 @@ import train_tiny_nli
 import train_tiny_pair
 import train_tiny_probes
 import train_tiny_reward
-from make_artifacts import CARDS, KNOWN, MAKINGS, TARGET, Making, check, differences, make
+from artifact_making import TARGET, Making
+from make_artifacts import CARDS, KNOWN, MAKINGS, check, differences, make
 
 HUB = beside_package("hub_artifacts")
 HEAD = train_tiny_judge_head.NAME
@@ -83,17 +85,17 @@ CHANGES: list[tuple[str, Any, str, Callable[[Any], Any], str]] = [
      lambda words: other_word(words, "per_problem=4", "per_problem=5"), "config.json data.contexts"),
     ("router-tiny-draft", train_tiny_probes, "PROBES",
      lambda probes: probes | {"router": ("features=paper",)}, "config.json features.logprobs"),
-    (CARDS, make_artifacts.judging, "SEED", lambda _: 1,
+    (CARDS, artifact_data.judging, "SEED", lambda _: 1,
      f"{PROBE}/config.json metrics.judging.fresh.seed"),
-    ("dense-tiny", make_artifacts.datastores, "KINDS", lambda kinds: kinds | {"dense": ("dims=16",)},
+    ("dense-tiny", artifact_data.datastores, "KINDS", lambda kinds: kinds | {"dense": ("dims=16",)},
      "config.json dims"),
-    ("sparse-tiny", make_artifacts.datastores, "COMMON", lambda words: (*words, "seed=3"),
+    ("sparse-tiny", artifact_data.datastores, "COMMON", lambda words: (*words, "seed=3"),
      "config.json data.seed"),
-    ("arc-tiny", make_artifacts, "ARC",
+    ("arc-tiny", artifact_data, "ARC",
      lambda words: other_word(words, "positions=16", "positions=8"), "config.json data.positions"),
-    ("risk-tiny-target-logprob", make_artifacts.calibrate_risk, "GIVEN", lambda o: o | {"seed": "2"},
+    ("risk-tiny-target-logprob", artifact_data.calibrate_risk, "GIVEN", lambda o: o | {"seed": "2"},
      "config.json data.seed"),
-    ("stop-probe-tiny-target", make_artifacts, "STOP",
+    ("stop-probe-tiny-target", artifact_data, "STOP",
      lambda words: other_word(words, "seed=11", "seed=12"), "config.json data.seed"),
 ]  # fmt: skip
 
@@ -116,13 +118,13 @@ def test_a_changed_constant_of_a_script_is_noticed(
 
 
 def test_artifacts_of_another_target_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = make_artifacts.facts
+    own = artifact_making.facts
 
     def facts(name: str) -> Any:
         found = own(name)
         return replace(found, fingerprint="f" * 64) if name == TARGET else found
 
-    monkeypatch.setattr(make_artifacts, "facts", facts)
+    monkeypatch.setattr(artifact_making, "facts", facts)
     bound = ("sparse-tiny", "dense-tiny", "arc-tiny", "risk-tiny-target-logprob", HEAD)
     for name in (*bound, "stop-probe-tiny-target", "probe-tiny-target-plus"):
         assert places(name) == {"config.json model.fingerprint"}, name

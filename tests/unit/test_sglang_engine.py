@@ -22,7 +22,7 @@ from semspec.engines._sglang.http import Http
 from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Scoring, Writing
 from semspec.engines._sglang.server import LostError, Reply, Server
-from semspec.engines._sglang.streams import MOST, Breaks, Pulse
+from semspec.engines._sglang.streams import MOST, EventSize, Reopening
 from semspec.engines.sglang import KEY, Sglang
 from semspec.errors import UserError
 from semspec.splitters.paragraph import ParagraphBoundary
@@ -330,14 +330,14 @@ def test_who_only_listens_is_told_the_whole_text_in_one_request() -> None:
 
 
 def test_an_event_of_a_stream_has_as_many_tokens_as_its_time_allows() -> None:
-    pulse = Pulse()
-    assert pulse.interval() == 1  # nothing is known yet
-    pulse.took(0, 1.0)
-    assert pulse.interval() == 1
-    pulse.took(100, 50.0)  # a slow model tells every token
-    assert pulse.interval() == 1
-    fast = Pulse()
-    fast.took(100, 1.0)
+    size = EventSize()
+    assert size.interval() == 1  # nothing is known yet
+    size.learn(0, 1.0)
+    assert size.interval() == 1
+    size.learn(100, 50.0)  # a slow model tells every token
+    assert size.interval() == 1
+    fast = EventSize()
+    fast.learn(100, 1.0)
     assert fast.interval() == 10
     fast.open = 50  # and many streams at a time have longer events
     assert fast.interval() == 30
@@ -430,9 +430,9 @@ def test_streams_that_bring_nothing_lose_their_server() -> None:
     async def breaks() -> float:
         place: Any = Named("a")
         place.patience = 0.25
-        one, began = Breaks(Replicas([place], "target")), time.monotonic()
+        one, began = Reopening(Replicas([place], "target")), time.monotonic()
         for _ in range(20):
-            await one.another(place, EOFError("closed"))
+            await one.wait(place, EOFError("closed"))
         return began
 
     began = time.monotonic()

@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-import time
-import uuid
 from collections import defaultdict
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from semspec.engines._sglang import identity, requests
+from semspec.engines._sglang.checks import Checks
 from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Payload, Scoring, Writing
-from semspec.engines._sglang.server import LostError, Reply, Server
-from semspec.engines._sglang.streams import Breaks, Pulse, Telling
+from semspec.engines._sglang.sender import Sender
+from semspec.engines._sglang.server import Server
+from semspec.engines._sglang.streams import Reopening, Streams
 from semspec.engines.sglang import Sglang
-from semspec.errors import UserError
 from semspec.types import Answer, Context, Generate, Query, Role, What
 
 SLICE = 512  # tokens of a whole problem for which a request may take as long as any other
-MARGIN = 6  # positions that SGLang reserves at the end of a context
 PIECE = 512  # tokens of one stream at most: each of its events has all that is written so far
-
-T = TypeVar("T")
 
 
 class SglangEngine:
@@ -53,98 +41,42 @@ class SglangEngine:
         patience: float = 0.0,
         files_known: bool = False,
     ) -> None:
-        """Meet the servers; ``files_known``: they load files of this machine, which are identified as such."""
+        """Check the servers; ``files_known``: they load files of this machine, which are identified as such."""
         self.offers, self.stop_ids = Sglang.offers, stop_ids
-        self.vocabulary, self.context_limit = expected.vocabulary, expected.context_limit
-        self.layers, self.width = expected.layers, expected.width
-        self.expected, self.check, self.files_known = expected, check, files_known
+        self.vocabulary, self.layers, self.width = expected.vocabulary, expected.layers, expected.width  # fmt: skip
+        self.files_known = files_known
         self.replicas = Replicas(places, role, patience)
-        self._served: dict[str, str] = {}  # by server: the model it reports
-        self._inside: dict[str, Mapping[str, Any] | None] = {}  # by server: the loop inside
-        self._tasks: defaultdict[int, set[asyncio.Task[Answer]]] = defaultdict(set)
-        self._tellings: dict[int, Telling] = {}  # by context: those that nobody waits for just now
-        self._in_parts: set[str] = set()  # servers whose events have what is new alone
-        self._pulse = Pulse()
-        self._endings: set[asyncio.Task[None]] = set()  # of streams
-        self._looks: dict[Server, asyncio.Task[None]] = {}  # checks of lost servers
+        self._checks = Checks(self.replicas, expected, check)
+        self._sender = Sender(self.replicas, self._checks)
+        self._streams = Streams(self._sender, self._checks)
+        self._tasks: defaultdict[int, set[asyncio.Task[Answer]]] = defaultdict(set)  # by context
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         try:
             for place in places:
-                self._wait(self._meet(place))
+                self._wait(self._checks.first(place))
         except BaseException:
             self.close()
             raise
 
     @property
+    def context_limit(self) -> int:
+        """Tokens that a context may have at every server."""
+        return self._checks.context_limit
+
+    @property
     def served(self) -> str:
         """The models that the servers report; empty if unchecked, and where their files are known."""
-        if self.files_known:
-            return ""
-        return " and ".join(sorted({*filter(None, self._served.values())}))
+        return "" if self.files_known else self._checks.served
 
     @property
     def inside(self) -> Mapping[str, Any] | None:
         """What the servers say of the loop that they run inside; None unless all run the same."""
-        found = list(self._inside.values())
-        return found[0] if found and all(one == found[0] for one in found) else None
+        return self._checks.inside
 
     def _wait(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    async def _meet(self, place: Server) -> None:
-        """Check a server; raise UserError if it cannot be reached at the start."""
-        until = time.monotonic() + self.replicas.patience
-        while True:
-            try:
-                return await self._look(place)
-            except LostError as error:
-                if time.monotonic() >= until:
-                    raise self.replicas.unreachable(place.name, str(error)) from error
-
-    async def _look(self, place: Server) -> None:
-        """Raise UserError if a server holds another model; adopt the shortest context limit."""
-        info = await place.info()
-        identity.check_settings(info, place.name)
-        if self.check:
-            role = self.replicas.role
-            identity.check(self.expected, info, (), place.name, role)
-            if not info.get("skip_tokenizer_init"):
-                sample = await _sample_ids(place)
-                identity.check(self.expected, info, sample, place.name, role)
-            served = identity.served(info)
-            before = self._served.setdefault(place.name, served)
-            if before != served:
-                raise UserError(
-                    f"{place.name} serves {served}, and served {before} when this run began: put"
-                    " that back, or begin a run in another folder (engine.check=false where it is"
-                    " the same under another name)"
-                )
-        inside = self._inside.setdefault(place.name, identity.inside(info))
-        if inside is not None and inside != identity.inside(info):
-            raise UserError(
-                f"{place.name} has other rules or another drafter inside than when this run began: put that back, or begin"
-                " a run in another folder"
-            )
-        if info.get("incremental_streaming_output"):
-            self._in_parts.add(place.name)
-        margins = {"context_length": MARGIN, "max_total_num_tokens": MARGIN, "max_req_input_len": 0}
-        known = [int(info[name]) - margin for name, margin in margins.items() if info.get(name)]
-        self.context_limit = min([self.context_limit, *known])
-
-    async def _look_again(self, place: Server) -> None:
-        """Check a lost server once for all who wait; a cancelled waiter does not cancel the check."""
-        if place not in self._looks:
-            look = self._looks[place] = self._loop.create_task(self._look(place))
-
-            def looked(done: asyncio.Task[None]) -> None:
-                del self._looks[place]
-                if not done.cancelled() and done.exception() is None:
-                    self.replicas.found(place)
-
-            look.add_done_callback(looked)
-        await asyncio.shield(self._looks[place])
 
     # ---- called from other threads --------------------------------------------------------------
 
@@ -187,7 +119,7 @@ class SglangEngine:
         self.replicas.forget(context)
         for task in list(self._tasks.get(context.key, ())):
             task.cancel()
-        self._hear_no_more(context)
+        self._streams.give_up(context.key)
 
     def close(self) -> None:
         """Cancel all requests and leave the servers."""
@@ -200,20 +132,18 @@ class SglangEngine:
         self._loop.close()
 
     async def _leave(self) -> None:
-        tasks = [*(task for own in self._tasks.values() for task in own), *self._looks.values()]
+        tasks = [*(task for own in self._tasks.values() for task in own), *self._checks.pending]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for telling in [self._tellings.pop(key) for key in list(self._tellings)]:
-            self._abort(telling.place, telling.rid, telling.events)
-        await asyncio.gather(*self._endings, return_exceptions=True)
+        self._streams.give_up_all()
+        await self._sender.all_ended()
         for place in self.replicas.places:
             await place.close()
 
     # ---- in the loop ----------------------------------------------------------------------------
 
     async def _answer(self, query: Query) -> Answer:
-        """Ask the problem's home server, or another one if that is lost."""
         highest = max([*query.context.tokens, *query.tokens], default=0)
         # another id would crash the server for everyone
         assert highest < self.vocabulary, f"token {highest} of a vocabulary of {self.vocabulary}"
@@ -233,224 +163,68 @@ class SglangEngine:
         return answer
 
     async def _write(self, query: Query, answer: Answer) -> None:
+        """Generate, in as many requests as it takes, then make the reads of what is written."""
         ask = query.generate
         assert ask is not None
-        self._hear_no_more(query.context)
+        self._streams.give_up(query.context.key)
         before = [*query.context.tokens, *query.tokens]
-        room = self.context_limit - len(before)
-        writing = Writing(ask, room, self.stop_ids, answer)
-        heard = (
-            ask.pause is not None and ask.grammar is None
-        )  # somebody wants each token as it comes
-        breaks = Breaks(self.replicas)
+        writing = Writing(ask, self.context_limit - len(before), self.stop_ids, answer)
+        # somebody wants each token as it comes
+        streams = ask.pause is not None and ask.grammar is None
+        reopening = Reopening(self.replicas)
         while not writing.done:
             limit, stops = writing.next_limit(), writing.next_stops()
-            limit = min(limit, PIECE) if heard else limit
+            limit = min(limit, PIECE) if streams else limit
             ids = [*before, *answer.tokens]
             payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops, ask.grammar)
             if self.inside is not None:  # it drafts for whoever does not say otherwise
                 payload["sampling_params"]["custom_params"] = requests.OFF
-            if heard and limit > 1:
-                await self._listen(query.context, payload, writing, breaks)
+            if streams and limit > 1:
+                await self._streams.read(query.context, payload, writing, reopening)
                 continue
-            reply, place = await self._ask(query.context, payload, answer)
+            reply, place = await self._sender.ask(query.context, payload, answer)
             if not reply["output_ids"]:
-                raise nothing_written(place)
+                raise requests.nothing_written(place.name)
             writing.take(reply["output_ids"])
             if ask.grammar is not None and not writing.done:  # the text is whole, without an end
                 answer.finish = "eos"
+        answer.values = await self._read_written(query, answer)
+
+    async def _read_written(self, query: Query, answer: Answer) -> Mapping[Any, Any]:
+        """Make a query's reads of the units that were generated for it; empty values if there are none."""
         if query.reads and (ends := answer.unit_ends()):
             written = Scoring.of_written(query, answer.tokens, ends)
-            answer.values = await self._score(query, written, answer)
-        else:
-            none = {
-                What.TOP_K: (torch.empty(0, 0, dtype=torch.long), torch.empty(0, 0)),
-                What.POOLED: torch.empty(0, self.layers + 1, self.width),
-            }
-            answer.values = {read: none.get(read.what, torch.empty(0)) for read in query.reads}
-
-    async def _listen(
-        self, context: Context, payload: Payload, writing: Writing, breaks: Breaks
-    ) -> None:
-        """Take what a server writes as it comes, until it is whole, or no more of it is wanted."""
-        payload, began = requests.streamed(payload, self._pulse.interval()), time.perf_counter()
-        telling = await self._told(context, payload, payload["input_ids"])
-        in_parts, taken, first = telling.place.name in self._in_parts, 0, 0
-        self._pulse.open += 1
-        reply: Reply | None = None
-        try:
-            while reply is None or not (writing.done or requests.ended(reply)):
-                reply = await telling.next()
-                fresh = reply["output_ids"] if in_parts else reply["output_ids"][taken:]
-                taken += len(fresh)
-                if not first:
-                    first, started = taken, time.perf_counter()
-                writing.take(fresh)
-        except (OSError, EOFError) as error:  # what was told stands; another one goes on behind
-            await breaks.another(telling.place, error)
-        except (asyncio.CancelledError, UserError):
-            self._abort(telling.place, telling.rid, telling.events)
-            raise
-        finally:
-            self._pulse.open -= 1
-        if reply is None:
-            return
-        if requests.ended(reply):
-            self._end(telling.events)
-        else:
-            self._abort(telling.place, telling.rid, telling.events)
-        if requests.ended(reply) and not taken:
-            raise nothing_written(telling.place)
-        breaks.over()
-        self.replicas.answered()
-        self._pulse.took(taken - first, time.perf_counter() - started)
-        requests.account(reply["meta_info"], writing.answer, time.perf_counter() - began)
+            return await self._score(query, written, answer)
+        none = {
+            What.TOP_K: (torch.empty(0, 0, dtype=torch.long), torch.empty(0, 0)),
+            What.POOLED: torch.empty(0, self.layers + 1, self.width),
+        }
+        return {read: none.get(read.what, torch.empty(0)) for read in query.reads}
 
     async def _write_inside(
         self, query: Query, ask: Generate, inside: Mapping[str, Any], answer: Answer
     ) -> None:
-        ids = [*query.context.tokens, *query.tokens]
-        place = self.replicas.of(query.context)
-        whole = place.name in self._in_parts or requests.by_tokens(inside)
-        if ask.piecewise and not whole:
-            await self._write_on(query, ask, inside, ids, answer)
-            return
-        self._hear_no_more(query.context)
-        payload = self._problem(query, ask, inside, ids)
-        # as long as so many requests of the loop outside could take
-        times = 1 + payload["sampling_params"]["max_new_tokens"] // SLICE
-        reply, place = await self._ask(query.context, payload, answer, times)
-        requests.take_inside(payload, reply, answer, place.name)
+        """Have the server's own loop solve a problem: all of it, or piecewise its next rounds."""
+        context, ids = query.context, [*query.context.tokens, *query.tokens]
+
+        def problem() -> Payload:
+            limit, seed = min(ask.limit, self.context_limit - len(ids)), query.rng.getrandbits(62)
+            return requests.inside(ids, query.sampling, limit, self.stop_ids, inside, seed)
+
+        increments = self.replicas.of(context).name in self._checks.increments
+        if ask.piecewise and not increments and not requests.by_tokens(inside):
+            if not await self._streams.next_rounds(context, ids, problem, answer):
+                answer.finish = "units"
+                return
+        else:
+            self._streams.give_up(context.key)
+            payload = problem()
+            # as long as so many requests of the loop outside could take
+            times = 1 + payload["sampling_params"]["max_new_tokens"] // SLICE
+            reply, place = await self._sender.ask(context, payload, answer, times)
+            requests.take_inside(payload, reply, answer, place.name)
         answer.finish = "eos" if answer.tokens[-1] in self.stop_ids else "limit"
 
-    def _problem(
-        self, query: Query, ask: Generate, inside: Mapping[str, Any], ids: Sequence[int]
-    ) -> Payload:
-        limit, seed = min(ask.limit, self.context_limit - len(ids)), query.rng.getrandbits(62)
-        return requests.inside(ids, query.sampling, limit, self.stop_ids, inside, seed)
-
-    async def _write_on(
-        self, query: Query, ask: Generate, inside: Mapping[str, Any], ids: list[int], answer: Answer
-    ) -> None:
-        """Answer with the next rounds of a problem, which the server goes on with meanwhile."""
-        began, key, breaks = time.perf_counter(), query.context.key, Breaks(self.replicas)
-        telling = self._tellings.pop(key, None)
-        if telling is not None and telling.ids != ids:  # the text went on in another way
-            self._abort(telling.place, telling.rid, telling.events)
-            telling = None
-        while True:
-            if telling is None:
-                payload = requests.streamed(self._problem(query, ask, inside, ids))
-                telling = await self._told(query.context, payload, ids)
-            try:
-                reply, fresh = await telling.next(), not telling.taken.tokens
-                told = telling.payload, reply, answer, telling.place.name
-                requests.take_inside(*told, telling.taken)
-            except (OSError, EOFError) as error:  # what was told stands; another one goes on behind
-                place, telling = telling.place, None
-                await breaks.another(place, error)
-                continue
-            except (asyncio.CancelledError, UserError):
-                self._abort(telling.place, telling.rid, telling.events)
-                raise
-            ended = requests.ended(reply)
-            if answer.tokens:
-                break
-            telling = None if ended else telling  # it said so apart from its last tokens
-        self.replicas.answered()
-        meta, answer.seconds = reply["meta_info"], time.perf_counter() - began
-        answer.fed = len(answer.tokens)
-        if fresh:
-            answer.cached = int(meta.get("cached_tokens") or 0)
-            answer.fed += int(meta["prompt_tokens"]) - answer.cached
-        answer.finish = "units"
-        if ended:
-            answer.finish = "eos" if answer.tokens[-1] in self.stop_ids else "limit"
-        else:
-            telling.ids = [*ids, *answer.tokens]
-            self._tellings[key] = telling
-
-    async def _told(self, context: Context, payload: Payload, ids: list[int]) -> Telling:
-        async def begin(place: Server, rid: str) -> Telling:
-            first, events = await place.stream({**payload, "rid": rid})
-            return Telling(place, rid, payload, first, events, ids)
-
-        return await self._at_home(context, begin)
-
-    def _hear_no_more(self, context: Context) -> None:
-        """Give up what a server is writing of a problem by itself."""
-        if (telling := self._tellings.pop(context.key, None)) is not None:
-            self._abort(telling.place, telling.rid, telling.events)
-
-    def _abort(self, place: Server, rid: str, events: AsyncGenerator[Reply] | None = None) -> None:
-        async def end() -> None:
-            if events is not None:
-                await events.aclose()
-            await place.abort(rid)
-
-        self._later(end())
-
-    def _end(self, events: AsyncGenerator[Reply]) -> None:
-        """Read a stream that has said all to its end, so that its connection can be used again."""
-
-        async def end() -> None:
-            with contextlib.suppress(OSError, EOFError, UserError):  # the answer is there
-                async for _ in events:
-                    pass
-
-        self._later(end())
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._endings.add(task)
-        task.add_done_callback(self._endings.discard)
-
     async def _score(self, query: Query, scoring: Scoring, answer: Answer) -> Mapping[Any, Any]:
-        reply, place = await self._ask(query.context, scoring.payload(), answer)
+        reply, place = await self._sender.ask(query.context, scoring.payload(), answer)
         return scoring.values(reply, place.name)
-
-    async def _ask(
-        self, context: Context, payload: Payload, answer: Answer, times: int = 1
-    ) -> tuple[Mapping[str, Any], Server]:
-        """Send a request and account for it; if its server is lost, send it to another.
-
-        ``times``: it may take so many times as long as others.
-        """
-        began = time.perf_counter()
-
-        async def whole(place: Server, rid: str) -> tuple[Mapping[str, Any], Server]:
-            nonlocal began
-            began = time.perf_counter()
-            return await place.generate({**payload, "rid": rid}, times), place
-
-        reply, place = await self._at_home(context, whole)
-        self.replicas.answered()
-        requests.account(reply["meta_info"], answer, time.perf_counter() - began)
-        return reply, place
-
-    async def _at_home(self, context: Context, ask: Callable[[Server, str], Awaitable[T]]) -> T:
-        """Ask the problem's home server, under a new id; if it is lost, another one."""
-        while True:
-            place = self.replicas.of(context)
-            rid = uuid.uuid4().hex
-            try:
-                if self.replicas.was_lost(place):
-                    await self._look_again(place)
-                return await ask(place, rid)
-            except LostError as error:
-                self.replicas.lost(place, str(error))
-            except (asyncio.CancelledError, UserError):
-                self._abort(place, rid)
-                raise
-
-
-def nothing_written(place: Server) -> UserError:
-    return UserError(f"{place.name} wrote nothing where tokens were asked for: look at its log")
-
-
-async def _sample_ids(place: Server) -> Sequence[int]:
-    """Return the sample text in the server's own ids."""
-    params = {"temperature": 0.0, "max_new_tokens": 0}
-    payload = {"text": identity.SAMPLE, "sampling_params": params}
-    reply = await place.generate({**payload, "return_logprob": True, "logprob_start_len": 0})
-    return [entry[1] for entry in reply["meta_info"]["input_token_logprobs"]]

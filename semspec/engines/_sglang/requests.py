@@ -125,6 +125,11 @@ def ended(reply: Mapping[str, Any]) -> bool:
     return reply["meta_info"].get("finish_reason") is not None
 
 
+def nothing_written(server: str) -> UserError:
+    """Return the error for a reply without tokens."""
+    return UserError(f"{server} wrote nothing where tokens were asked for: look at its log")
+
+
 def take_inside(
     payload: Payload,
     reply: Mapping[str, Any],
@@ -147,7 +152,7 @@ def take_inside(
             )
         tokens = tokens[1:]
     if over and not tokens:
-        raise UserError(f"{server} wrote nothing where tokens were asked for: look at its log")
+        raise nothing_written(server)
     if by_tokens(asked):
         answer.tokens = tokens
         passes = int(meta.get("spec_verify_ct") or len(tokens) - 1)

@@ -1,0 +1,17 @@
+"""Splitters: where a unit ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from semspec.protocols.plugin import Plugin
+from semspec.types import Boundary
+
+
+class Splitter(Plugin, Protocol):
+    """Tells where a unit (token, sentence, paragraph) ends."""
+
+    def open(self, piece: Callable[[int], str], cap: int) -> Boundary:
+        """Return a fresh boundary; ``piece`` gives a token's text, ``cap`` the longest unit in tokens."""
+        ...
