@@ -391,7 +391,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _unknown(error: ConfigKeyError | ConfigAttributeError) -> str:
-    """Name an option that a plugin or a group does not have, and the nearest that it has; empty for other errors."""
+    """Name an option that a plugin or a group does not have, who has it, and the nearest that it has; empty for other errors."""
     if not (error.full_key and is_dataclass(error.object_type)):
         return ""
     group, dot, name = error.full_key.rpartition(".")
@@ -399,4 +399,8 @@ def _unknown(error: ConfigKeyError | ConfigAttributeError) -> str:
     near = did_you_mean(name, known).replace(" '", f" '{group}{dot}")
     if not group:
         return f"unknown option '{name}'{near} --help lists all"
-    return f"unknown option '{error.full_key}'{near} known: {', '.join(f'{group}.{one}' for one in known) or 'none'}"
+    if owners := registry.owners(GROUPS[group], name) if group in GROUPS else []:  # type: ignore[arg-type]
+        near = f": it is one of {', '.join(f'{group}={owner}' for owner in owners)};"
+    taken = ", ".join(f"{group}.{one}" for one in known)
+    none = f"what is chosen for {group}= takes no options"
+    return f"unknown option '{error.full_key}'{near} {f'known: {taken}' if taken else none}"

@@ -11,7 +11,7 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -76,6 +76,12 @@ def plugins(kind: Kind) -> dict[str, Registered]:
     for home in PACKAGES if kind == "artifact" else (kind,):
         _discover(home)
     return dict(sorted(_PLUGINS[kind].items()))
+
+
+def owners(kind: Kind, option: str) -> list[str]:
+    """Return the names of the plugins of a kind that have an option."""
+    known = plugins(kind).values()
+    return [plugin.name for plugin in known if option in {one.name for one in fields(plugin.cls)}]
 
 
 def name_of(made: object) -> str:

@@ -9,13 +9,17 @@ from dataclasses import fields
 
 from omegaconf.errors import OmegaConfBaseException
 
-from semspec import config
+from semspec import config, registry
 from semspec.choices.presets import with_preset
 from semspec.config import build, compose, one_line
 from semspec.deferred import hydra
 from semspec.errors import UserError
 
 FLAGS_WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--info", "-i"}
+FLAGS = FLAGS_WITH_VALUE | {"-m", "--multirun", "-r", "--run", "--resolve", "--hydra-help", "-sc", "--shell-completion",
+    "-cp", "--config-path", "-cn", "--config-name", "--experimental-rerun"}  # fmt: skip
+# whose options may be given without the plugin's group; nested drafts have drafters and rules of their own
+WITHOUT_GROUP = ("draft", "accept", "stop", "engine", "benchmark")
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -23,7 +27,15 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     flags: list[str] = []
     overrides: list[str] = []
     for argument in arguments:
-        if argument.startswith("-") or (flags and flags[-1] in FLAGS_WITH_VALUE):
+        if flags and flags[-1] in FLAGS_WITH_VALUE:
+            flags.append(argument)
+        elif argument.startswith("-"):
+            if argument.partition("=")[0] not in FLAGS:
+                plain = argument.lstrip("-").partition("=")[0] or "name"
+                raise UserError(
+                    f"'{argument}' is not an option: options are written without dashes, {plain}=VALUE; "
+                    "--help lists all"
+                )
             flags.append(argument)
         else:
             overrides.append(argument)
@@ -97,8 +109,24 @@ def _explain(error: Exception, job: Sequence[str], command: str, own: Collection
                 near = config.did_you_mean(value, list(known))
                 return f"unknown {key} '{value}'{near} known: {', '.join(known)}"
         elif "." not in key and key not in keys:
-            hint = config.did_you_mean(key, [*keys, *own])
-            return f"unknown option '{key}'{hint} see python -m {command} --help"
+            return _unknown(key, [*keys, *own], command)
     message = one_line(error)
     culprit = next((a for a in job if f"'{a.partition('=')[2]}'" in message), None)
     return f"{culprit}: {message}" if culprit else message
+
+
+def _unknown(key: str, known: Sequence[str], command: str) -> str:
+    """Say who has an option that nobody who was chosen has, or which one is spelt alike."""
+    plugins: dict[str, list[str]] = {
+        f"{group}={plugin.name}": [one.name for one in fields(plugin.cls)]
+        for group in WITHOUT_GROUP
+        for plugin in registry.plugins(config.GROUPS[group]).values()  # type: ignore[arg-type]
+    }
+    if owners := [plugin for plugin, names in plugins.items() if key in names]:
+        return f"unknown option '{key}' here: it is one of {', '.join(owners)}; choose such a one, or leave it out"
+    hint = config.did_you_mean(key, known)
+    if hint == ";":
+        hint = config.did_you_mean(
+            key, sorted({name for names in plugins.values() for name in names})
+        )
+    return f"unknown option '{key}'{hint} see python -m {command} --help"

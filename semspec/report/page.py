@@ -125,6 +125,8 @@ def _head(run: Run) -> str:
     accepted = (
         f"{percent(result['acceptance_rate'])} of the drafted units were accepted,"
         f" {number(result['accept_length'])} tokens a verification."
+        if result["acceptance_rate"] is not None
+        else "Nothing was drafted."
     )
     speed = number(result["speedup"], 2, "×")
     cards = [

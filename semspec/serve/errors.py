@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
+from semspec.config import did_you_mean
 from semspec.storage.screen import visible
 
 LONGEST = 500  # characters of a message: clients' own words stand in some
@@ -60,3 +63,21 @@ def refused(param: str, message: str) -> ApiError:
     """Return the error for a field that cannot be honoured; its message names the field."""
     named = message if param in message else f"{param}: {message}"
     return ApiError(400, named, param, "invalid_value")
+
+
+def explained(error: ValidationError, known: Mapping[str, Collection[str]]) -> ApiError:
+    """Return the first thing that is wrong, by the path of its field; ``known``: the fields of each object, by its path."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    skipped = {"str", "list[str]", "list[int]", "list[list[int]]", "list[TextPart]", "TextPart"}
+    *parents, name = [str(part) for part in first["loc"] if str(part) not in skipped] or [""]
+    path = ".".join([*parents, name])
+    if first["type"] == "extra_forbidden":
+        near = did_you_mean(name, sorted(known.get(".".join(parents), ())))
+        way = ": leave it out" if near == ";" else f"{near} leave it out otherwise"
+        return ApiError(400, f"{path} is not known to this server{way}", path, "unknown_parameter")
+    # pydantic's own words name classes, or count what is there "after validation"
+    message = {
+        "model_type": "give an object",
+        "too_short": f"give at least {first.get('ctx', {}).get('min_length')}",
+    }.get(first["type"], first["msg"].removeprefix("Value error, "))
+    return ApiError(400, f"{path}: {message}", path, "invalid_value")

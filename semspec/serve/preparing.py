@@ -386,7 +386,12 @@ class Desk:
                 continue
             if name not in {one.name for one in fields(kind)}:
                 stop = asked.thinking_stop or registry.name_of(own)
-                raise refused(f"semspec.thinking_{name}", f"the stopper {stop} has no {name}")
+                way = "leave it out"
+                if "tokens" in {one.name for one in fields(kind)}:
+                    way = "say with thinking_token_budget how long it may be"
+                raise refused(
+                    f"semspec.thinking_{name}", f"the stopper {stop} has no {name}: {way}"
+                )
             given[name] = value
         if not known and not given:
             return {}

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from semspec.serve.calls.base import Call, Tool, loaded
-from semspec.serve.errors import ApiError, refused
+from semspec.serve.errors import ApiError, explained, refused
 from semspec.types import Grammar
 
 HEADER = "x-semspec"
@@ -570,7 +570,8 @@ def parse(kind: type[M], body: bytes, header: str | None = None) -> M:
     try:
         made = kind.model_validate(given)
     except ValidationError as error:
-        raise _explained(error) from None
+        known = {"": {*kind.model_fields, *NEUTRAL}, "semspec": set(Semspec.model_fields)}
+        raise explained(error, known) from None
     made.check()
     return made
 
@@ -584,19 +585,6 @@ class _Any(BaseModel):
 def _alike(value: object) -> tuple[type, ...]:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return (int, float) if number else (type(value),)
-
-
-def _explained(error: ValidationError) -> ApiError:
-    """Return the first thing that is wrong, by the path of its field."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    skipped = {"str", "list[str]", "list[int]", "list[list[int]]", "list[TextPart]", "TextPart"}
-    path = ".".join(str(part) for part in first["loc"] if str(part) not in skipped)
-    if first["type"] == "extra_forbidden":
-        return ApiError(
-            400, f"{path} is not known to this server: leave it out", path, "unknown_parameter"
-        )
-    message = first["msg"].removeprefix("Value error, ")
-    return ApiError(400, f"{path}: {message}", path, "invalid_value")
 
 
 def _of_header(text: str) -> dict[str, Any]:

@@ -98,6 +98,15 @@ def test_a_risk_of_a_request_is_what_its_steps_are_judged_by(live: Live) -> None
     assert (status, error["param"]) == (400, "semspec.risk")
 
 
+def test_a_stopper_without_a_threshold_is_told_what_limits_the_thinking(live: Live) -> None:
+    ours = {"thinking_stop": "budget", "thinking_threshold": 60}
+    status, error = live.error(CHATS, {"messages": TURN, "semspec": ours})
+    assert (status, error["param"]) == (400, "semspec.thinking_threshold")
+    assert "budget has no threshold" in error["message"]
+    assert "thinking_token_budget" in error["message"]
+    assert live.chat(thinking_token_budget=60, max_tokens=150)["choices"][0]["message"]["content"]
+
+
 def test_a_header_has_the_numbers_of_a_stopper(live: Live) -> None:
     body = {"messages": TURN, "seed": 1, "max_tokens": 400}
     ours = {"thinking_stop": "eat", "thinking_threshold": 0.2}

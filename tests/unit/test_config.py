@@ -14,7 +14,7 @@ from semspec.choices import rule
 from semspec.choices.rule import choose_rule, with_rule
 from semspec.choices.settle import expand_shorthands
 from semspec.cli import audit, launch
-from semspec.cli.arguments import check_arguments
+from semspec.cli.arguments import check_arguments, split_arguments
 from semspec.config import build, compose
 from semspec.drafters.adapld import AdaPld
 from semspec.drafters.prompt_lookup import PromptLookup
@@ -55,8 +55,26 @@ def test_an_option_of_the_plugin_under_a_preset_needs_no_prefix() -> None:
 
 def test_an_option_of_another_rule_stays_unknown() -> None:
     assert expand_shorthands(["accept=lossless", "threshold=-3"])[1] == "threshold=-3"
-    with pytest.raises(UserError, match="unknown option 'threshold'"):
+    with pytest.raises(
+        UserError, match=r"unknown option 'threshold' here: it is one of .*accept=logprob"
+    ):
         check_arguments(["accept=lossless", "threshold=-3"])
+
+
+def test_a_mistyped_option_of_the_chosen_rule_names_the_nearest_without_its_group() -> None:
+    with pytest.raises(UserError, match=r"unknown option 'treshold'; did you mean 'threshold'\?"):
+        check_arguments(["accept=logprob", "treshold=-3"])
+
+
+@pytest.mark.parametrize("flag", ["--problems=4", "--problems", "-problems", "--hlp", "--"])
+def test_an_option_with_dashes_is_told_how_options_are_written(flag: str) -> None:
+    with pytest.raises(UserError, match=r"options are written without dashes, [a-z]+=VALUE"):
+        split_arguments([flag])
+
+
+def test_the_flags_of_hydra_go_through() -> None:
+    given = ["-m", "--cfg", "job", "--config-dir=conf", "seed=1"]
+    assert split_arguments(given) == (given[:4], ["seed=1"])
 
 
 @pytest.mark.parametrize(
@@ -64,8 +82,10 @@ def test_an_option_of_another_rule_stays_unknown() -> None:
     [
         ("accept.thresold=-3", "; did you mean 'accept.threshold'? known: accept."),
         ("draft.model.pth=x", "; did you mean 'draft.model.path'? known: draft.model.path, "),
-        ("engine.server_args.x=2", "; known: engine.dtype, "),
-        ("nested.lenth=2", "; known: none"),
+        ("engine.server_args.x=2", ": it is one of engine=sglang; known: engine.dtype, "),
+        ("engine.thread=2", "; did you mean 'engine.threads'? known: engine.dtype, "),
+        ("nested.lenth=2", "; what is chosen for nested= takes no options"),
+        ("engine.replicas=2", ": it is one of engine=sglang; known: engine.dtype, "),
     ],
 )
 def test_a_mistyped_option_of_a_plugin_names_the_nearest(given: str, told: str) -> None:

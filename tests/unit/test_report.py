@@ -104,6 +104,15 @@ def test_an_older_result_is_computed_again(run: Path, tmp_path: Path) -> None:
     assert found.finished and found.result["pass_at_1_p"] == 1.0
 
 
+def test_a_run_that_drafted_nothing_says_so_and_counts_no_units(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "alone", 3)
+    assert "of the drafted units were accepted" in run_page(read_run(folder))
+    result = json.loads((folder / "result.json").read_text())
+    write_json(folder / "result.json", {**result, "acceptance_rate": None, "accept_length": None})
+    page = run_page(read_run(folder))
+    assert "Nothing was drafted." in page and "units were accepted" not in page
+
+
 def test_a_launchers_job_shows_the_command_that_runs_it(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "one", 2)
     result = json.loads((folder / "result.json").read_text())

@@ -1,0 +1,41 @@
+"""What a client is told of a body that is wrong, in words that name no class of ours."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from semspec.serve.errors import ApiError
+from semspec.serve.requests import ChatRequest, CompletionRequest, parse
+
+TURN = [{"role": "user", "content": "1 + 1"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "named", "told"),
+    [
+        ({"max_token": 3}, "max_token", "did you mean 'max_tokens'?"),
+        ({"semspec": {"draft_lenght": 2}}, "semspec.draft_lenght", "did you mean 'draft_length'?"),
+        ({"semspec": {"zzz": 2}}, "semspec.zzz", "is not known to this server: leave it out"),
+        ({"semspec": "off"}, "semspec", "give an object"),
+        ({"messages": []}, "messages", "give at least 1"),
+        ({"messages": [{**TURN[0], "nam": "x"}]}, "messages.0.nam", "leave it out"),
+        ({"max_tokens": True}, "max_tokens", "valid integer"),
+    ],
+)
+def test_a_wrong_field_is_named_with_the_way_out(
+    fields: dict[str, Any], named: str, told: str
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse(ChatRequest, json.dumps({"messages": TURN, **fields}).encode())
+    assert (refused.value.status, refused.value.param) == (400, named)
+    assert refused.value.message.startswith(named) and told in refused.value.message
+    assert "Semspec" not in refused.value.message and "\n" not in refused.value.message
+
+
+def test_a_field_of_another_path_is_no_suggestion() -> None:
+    with pytest.raises(ApiError) as refused:
+        parse(CompletionRequest, json.dumps({"prompt": "1", "message": TURN}).encode())
+    assert "did you mean" not in refused.value.message
