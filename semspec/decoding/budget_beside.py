@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from semspec.decoding.budget import SLEEPS, Adaptive, Proposal
+from semspec.decoding.budget import SLEEPS, Adaptive
+from semspec.decoding.budget_prospects import Proposal
 from semspec.decoding.costs import ASK
 from semspec.decoding.economy import Economy
 from semspec.types import Draft, Room, Round, Turns
