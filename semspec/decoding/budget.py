@@ -70,9 +70,7 @@ class Adaptive(Hindsight):
         self.resting, self.chain, self._alone = False, False, 1
         self._asked, self._proposal = 0, None
         self._hope = 0.0
-        if self._company != self.economy.company:
-            self._company = self.economy.company
-            self._prices.clear()
+        self._settle()
 
     def _decide_alone(self) -> None:
         """Draft as much as pays, if that can be afforded."""
@@ -155,10 +153,12 @@ class Adaptive(Hindsight):
     # ---- after a draft ---------------------------------------------------------------------------
 
     def asked(self, units: int, seconds: float) -> None:
+        self._settle()
         predicted = self.economy.asking(units, self.chain)
         self._ledger.asked(CHAIN if self.chain else ASK, units, seconds, predicted)
 
     def cut(self, draft: Draft) -> None:
+        self._settle()
         if not self._asked or not self.economy.token:
             return
         if not draft.tokens:

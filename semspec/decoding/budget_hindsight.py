@@ -34,6 +34,7 @@ class Hindsight(Prospects):
         self._ledger.over()
 
     def observe(self, done: Round) -> None:
+        self._settle()
         self._ledger.close(done, self._spent(done), bool(self._asked), self.resting)
         self._look_back(done)
 

@@ -19,6 +19,7 @@ UNLIKELY = 0.002  # chance of a node below which no more nodes are looked at
 # tokens of chains in a tree's place, below which they are taken to be as right as the tree
 UNTRIED = 48
 SLACK = 1.5  # tokens by which late drafts may have disappointed before that counts
+FAR = 512  # positions: prices are looked up anew at once where a text has grown by so many
 DEEP = [deep(depth) for depth in range(1, 1025)]
 
 
@@ -50,7 +51,21 @@ class Prospects:
     _kept: float = field(default=0.0, init=False)
     _hoped: float = field(default=0.0, init=False)
     _prices: dict[tuple[str, int], float] = field(default_factory=dict, init=False)
-    _company: int = field(default=0, init=False)  # for which these prices hold
+    _context: int | None = field(default=None, init=False)  # positions before the draft
+    # the number of problems under way and about the context for which these prices hold
+    _priced: tuple[int, int] = field(default=(0, 0), init=False)
+
+    def behind(self, context: int) -> None:
+        self._context = context
+
+    def _settle(self) -> None:
+        """Have prices of this problem's context: other problems share the economy."""
+        economy = self.economy
+        if economy.context != self._context:
+            economy.behind(self._context)
+        if self._priced != (priced := (economy.company, (self._context or 0) // FAR)):
+            self._priced = priced
+            self._prices.clear()
 
     def _chance(self, depth: int, chain: bool) -> float:
         """Return the chance that a draft goes on being right at a depth: a tree as often as its first path, at least."""
