@@ -140,6 +140,7 @@ class Speculation(Writing):
 
     def _propose(self, tail: Sequence[int], done: Round) -> Plan[Draft]:
         """Ask the drafter for what follows the context and ``tail``, as much as the pace says."""
+        self.pace.behind(len(self.context) + len(tail))
         units = self.pace.units()
         if not units:
             return Draft()

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from semspec.decoding.budget import SLEEPS, Adaptive, Proposal
+from semspec.decoding.budget import SLEEPS, Adaptive
+from semspec.decoding.budget_prospects import Proposal
 from semspec.decoding.costs import ASK
 from semspec.decoding.economy import Economy
 from semspec.types import Draft, Room, Round, Turns
@@ -73,6 +74,14 @@ class Beside(Adaptive):
 
     # ---- before a draft --------------------------------------------------------------------------
 
+    def behind(self, context: int) -> None:
+        Adaptive.behind(self, context)
+        self.copying.behind(context)
+
+    def _settle(self) -> None:
+        Adaptive._settle(self)
+        self.copying._settle()
+
     def units(self) -> int:
         """Return how much may be copied; ``model`` says how much the model drafts in its place."""
         copying = self.copying
@@ -118,6 +127,7 @@ class Beside(Adaptive):
     # ---- when it is known what there is to copy --------------------------------------------------
 
     def model(self, found: Draft, room: Room) -> Room | None:
+        self._settle()
         copying, proposal = self.copying, None
         if found.tokens and self.economy.token:
             parents = (
@@ -152,6 +162,7 @@ class Beside(Adaptive):
     # ---- after a draft ---------------------------------------------------------------------------
 
     def asked(self, units: int, seconds: float) -> None:
+        self._settle()
         if self._draws:
             Adaptive.asked(self, self._asked, seconds)
             return
@@ -160,6 +171,7 @@ class Beside(Adaptive):
         self._ledger.asked(ASK, copying._asked, seconds, predicted)
 
     def cut(self, draft: Draft) -> None:
+        self._settle()
         if self._draws:
             Adaptive.cut(self, draft)
             return
@@ -172,6 +184,7 @@ class Beside(Adaptive):
     # ---- after a round ---------------------------------------------------------------------------
 
     def observe(self, done: Round) -> None:
+        self._settle()
         copying = self.copying
         source = copying if copying._asked and not self._draws else self
         spent = source._spent(done)

@@ -35,8 +35,13 @@ class AdaptiveSteps:
     _alone: int = field(default=1, init=False)
     _asked: int = field(default=0, init=False)
     _signal: Signal = field(default=(), init=False)
+    _context: int | None = field(default=None, init=False)  # positions before the draft
+
+    def behind(self, context: int) -> None:
+        self._context = context
 
     def units(self) -> int:
+        self.economy.behind(self._context)
         self._alone, self._asked, self._signal = 1, 0, ("before", self.heat)
         economy = self.economy
         if not economy.token or not (economy.drafted and economy.written):
@@ -88,12 +93,13 @@ class AdaptiveSteps:
         return min(self.cap, max(8, 2 * ordered[int(0.95 * (len(ordered) - 1))]))
 
     def asked(self, units: int, seconds: float) -> None:
-        economy = self.economy
-        economy.costs.add(economy.who, "ask", economy.company, units, seconds)
+        economy, context = self.economy, self._context or 0
+        economy.costs.add(economy.who, "ask", economy.company, units, seconds, context)
 
     def cut(self, draft: Draft) -> None:
         """Drop looked-up steps whose match says that they are not worth a pass."""
         economy = self.economy
+        economy.behind(self._context)
         if draft.tokens:
             for start, end in pairwise([0, *draft.ends]):
                 economy.drafted = _averaged(economy.drafted, end - start)

@@ -12,8 +12,9 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
+from semspec.decoding.context_price import ContextPrice, checked
 from semspec.types import Answer, Query, Role
 
 READ, TREE, WRITE, WATCH = "read", "tree", "write", "watch"
@@ -22,11 +23,25 @@ ASK, CHAIN = "ask", "chain"
 written while a drafter watches; units asked of a drafter, whatever models it asks in turn; the same where a chain is
 asked of one that grows trees."""
 
+LEANS = {
+    READ: (WRITE,),
+    TREE: (READ, WRITE),
+    WRITE: (READ,),
+    WATCH: (WRITE, READ),
+    ASK: (WRITE,),
+    CHAIN: (ASK, WRITE),
+}
+"""Whose price of the context stands for a kind's own, as long as that is not known."""
+PASSES = READ, TREE  # are fed together; all others one token after the other
+
 FEW = 5  # measurements of one size of which the median counts
 MEMORY = 64  # measurements of one size: of more, the older ones fade
 OUTLIER = 3.0  # times what was expected: a longer pass counts as so long
 # of a row's seconds a token: its tokens take no less, whatever beginning it costs
 LEAST_SHARE = 0.25
+REFIT = 16  # measurements after which the price of the context is worked out anew
+STEP = 64  # positions: contexts that differ by less have one price
+LEAST_LEFT = 0.25  # of what a size took, that it takes behind a much shorter context at least
 PREFIX = 8  # tokens fed before the first written one: more are a prompt, and no cost of writing
 
 
@@ -36,7 +51,7 @@ class Point:
 
     size: float
     seconds: float
-    context: float  # positions cached before, on average: for who reads the table
+    context: float  # positions cached before, on average
     count: float = 1.0
     first: list[float] = field(default_factory=list)  # the seconds of the first few
 
@@ -57,73 +72,129 @@ def bin_of(size: float) -> int:
     return int(2 * math.log2(max(size, 1)) + 1e-9)
 
 
+Line: TypeAlias = tuple[list[float], list[float]]
+"""Sizes, ascending, and the seconds of each."""
+
+
 class Curve:
-    """Seconds by size: a line through averages, which never falls."""
+    """Seconds by size: a line through averages, which never falls; it rises with the context, once that is known to cost something.
+
+    Where no context is given, it is that of each size's own measurements.
+    """
 
     def __init__(self) -> None:
         self.points: dict[int, Point] = {}
         self.version = 0  # of what was measured
-        self._line: tuple[list[float], list[float]] | None = None
-        self._table: list[float] = []
-        self._tabled = -1
+        self.price = ContextPrice()
+        self._lines: dict[int | None, Line] = {}  # by the step of the context
+        self._tables: dict[int | None, list[float]] = {}
+        self._tabled = 0  # the version of these tables
 
     def add(self, size: float, seconds: float, context: float = 0) -> None:
         """Take a measurement into the averages."""
         point = self.points.get(bin_of(size))
         if point is None:
             self.points[bin_of(size)] = Point(size, seconds, context)
+            self.points = dict(sorted(self.points.items()))  # by size: ranges do not overlap
         else:
             if point.count >= 3:
                 seconds = min(seconds, OUTLIER * point.seconds)
+            if point.count >= FEW:
+                self.price.add(
+                    size,
+                    point.seconds,
+                    longer=size - point.size,
+                    farther=context - point.context,
+                    slower=seconds - point.seconds,
+                    weight=point.count / (point.count + 1),
+                )
             point.add(size, seconds, context)
         self.version += 1
-        self._line = None
+        self._lines.clear()
 
-    def at(self, size: float) -> float:
-        """Return the seconds of a size, behind contexts like those that it was measured behind.
+    def fit(self) -> None:
+        """Work out anew what the context costs."""
+        weight = sum(point.count for point in self.points.values())
+        size = sum(point.count * point.size for point in self.points.values()) / weight
+        self.price.fit(growing=self.each() * size / self.at(size))
 
-        A position that is cached costs a pass over many tokens several times what it costs a lone one (docs/drafters.md), and
-        one price for both would make long drafts look cheaper the longer the context: there is none.
-        """
-        if self._line is None:
-            self._line = self._drawn()
-        sizes, seconds = self._line
+    def lean(self, fetched: float, computed: float) -> None:
+        """Let related measurements say what the context costs, as far as these do not."""
+        self.price.lean(fetched, computed)
+        self._lines.clear()
+        self._tables.clear()
+
+    def at(self, size: float, context: float | None = None) -> float:
+        """Return the seconds of a size behind so many positions; None: behind as many as it was measured behind."""
+        sizes, seconds = line = self._line(context)
         i = min(max(bisect_right(sizes, size), 1), len(sizes) - 1)
         if len(sizes) == 1 or size <= sizes[0]:
             return seconds[0]
         if size > sizes[-1]:  # beyond: as steep as on the whole, or as at the end
-            return seconds[-1] + (size - sizes[-1]) * max(self.each, 0.0)
+            return seconds[-1] + (size - sizes[-1]) * max(_steepness(line), 0.0)
         share = (size - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
         return seconds[i - 1] + share * (seconds[i] - seconds[i - 1])
 
+    def each(self, context: float | None = None) -> float:
+        """Return the seconds that each unit of size costs, from the least to the largest size measured."""
+        return _steepness(self._line(context))
+
     @property
-    def each(self) -> float:
-        """Seconds that each unit of size costs, from the least to the largest size measured."""
-        if self._line is None:
-            self._line = self._drawn()
-        sizes, seconds = self._line
-        if len(sizes) == 1:
-            return seconds[0] / sizes[0]
-        return (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0])
+    def least(self) -> float:
+        """The smallest size measured."""
+        return next(iter(self.points.values())).size
 
-    def table(self, size: int) -> Sequence[float]:
+    @property
+    def most(self) -> float:
+        """The largest size measured."""
+        return next(reversed(self.points.values())).size
+
+    def table(self, size: int, context: float | None = None) -> Sequence[float]:
         """Return the seconds of each size from 0 to ``size``, drawn anew after every few measurements."""
-        if len(self._table) <= size or self.version - self._tabled >= 16:
-            self._table = [self.at(n) for n in range(max(size + 1, len(self._table)))]
+        if self.version - self._tabled >= REFIT:
+            self._tables.clear()
             self._tabled = self.version
-        return self._table
+        step = self._step(context)
+        known = self._tables.get(step, [])
+        if len(known) <= size:
+            known = self._tables[step] = [self.at(n, context) for n in range(size + 1)]
+        return known
 
-    def _drawn(self) -> tuple[list[float], list[float]]:
+    def _step(self, context: float | None) -> int | None:
+        """Return the step in which a context is; None: it makes no difference."""
+        if context is None or not (self.price.fetched or self.price.computed):
+            return None
+        return int(context) // STEP
+
+    def _line(self, context: float | None) -> Line:
+        step = self._step(context)
+        line = self._lines.get(step)
+        if line is None:
+            line = self._lines[step] = self._drawn(step)
+        return line
+
+    def _drawn(self, step: int | None) -> Line:
         """Draw the line: neighbours of which the larger took less time are averaged."""
-        merged: list[tuple[float, float, float]] = []  # size, seconds, weight
-        for point in sorted(self.points.values(), key=lambda point: point.size):
-            merged.append((point.size, point.seconds, point.count))
-            while len(merged) > 1 and merged[-2][1] > merged[-1][1]:
-                (size, low, less), (other, high, more) = merged[-1], merged[-2]
-                whole = less + more
-                at = (size * less + other * more) / whole
-                merged[-2:] = [(at, (low * less + high * more) / whole, whole)]
-        return [size for size, _, _ in merged], [seconds for _, seconds, _ in merged]
+        sizes: list[float] = []
+        seconds: list[float] = []
+        weights: list[float] = []
+        for point in self.points.values():
+            size, weight = point.size, point.count
+            took = point.seconds if step is None else self._behind(point, step)
+            while seconds and seconds[-1] > took:
+                other, high, more = sizes.pop(), seconds.pop(), weights.pop()
+                whole = weight + more
+                size = (size * weight + other * more) / whole
+                took, weight = (took * weight + high * more) / whole, whole
+            sizes.append(size)
+            seconds.append(took)
+            weights.append(weight)
+        return sizes, seconds
+
+    def _behind(self, point: Point, step: int) -> float:
+        """Return the seconds of a size behind the middle of a step of contexts."""
+        farther = (step + 0.5) * STEP - point.context
+        return max(point.seconds + farther * self.price.of(point.size), LEAST_LEFT * point.seconds)
 
     def told(self) -> dict[str, Any]:
         """Return the curve as JSON."""
@@ -131,7 +202,7 @@ class Curve:
             [round(p.size, 3), p.seconds, round(p.context, 1), p.count]
             for _, p in sorted(self.points.items())
         ]
-        return {"points": points}
+        return {"points": points, "position": [self.price.fetched, self.price.computed]}
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Curve:
@@ -142,9 +213,20 @@ class Curve:
             if not (0 <= size < math.inf and 0 < seconds < math.inf and count >= 1):
                 raise ValueError(f"no measurement: {point}")
             curve.points[bin_of(size)] = Point(size, seconds, context, count)
+        curve.points = dict(sorted(curve.points.items()))
         if not curve.points:
             raise ValueError("a curve without measurements")
+        # tables of before semspec priced the context have none
+        fetched, computed = map(float, told.get("position", (0.0, 0.0)))
+        curve.price = checked(fetched, computed)
         return curve
+
+
+def _steepness(line: Line) -> float:
+    sizes, seconds = line
+    if len(sizes) == 1:
+        return seconds[0] / sizes[0]
+    return (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0])
 
 
 def company(load: int, most: int) -> int:
@@ -174,8 +256,29 @@ class Costs:
         self, who: str, kind: str, together: int, size: float, seconds: float, context: float = 0
     ) -> None:
         """Add a measurement, unless the table is a recorded one."""
-        if not self.fixed and seconds > 0:
-            self.curves.setdefault((who, kind, together), Curve()).add(size, seconds, context)
+        if self.fixed or seconds <= 0:
+            return
+        if (curve := self.curves.get((who, kind, together))) is None:
+            curve = self.curves[who, kind, together] = Curve()
+        curve.add(size, seconds, context)
+        if curve.version % REFIT == 0:
+            curve.fit()
+            self._lean(who, together)
+
+    def _lean(self, who: str, together: int) -> None:
+        """Let the prices of the context of related questions stand in for each other."""
+        for kind, relatives in LEANS.items():
+            if (curve := self.curve(who, kind, together)) is None:
+                continue
+            prices = 0.0, 0.0
+            for relative in relatives:
+                near = self.curve(who, relative, together)
+                if near is not None and near.price.sure:
+                    prices, lone = near.price.own, sum(near.price.own)
+                    if (kind in PASSES) != (relative in PASSES):  # a row is many passes over one
+                        prices = (lone, 0.0) if kind in PASSES else (0.0, lone)
+                    break
+            curve.lean(*prices)
 
     def took(
         self, asked: Sequence[tuple[Query, Answer]], seconds: float, own: float, together: int
@@ -192,7 +295,7 @@ class Costs:
         role: Role = asked[0][0].model
         self.wakings += role == "draft" and not all(sizes)
         if len(kinds) == 1 and all(sizes):
-            context = sum(len(query.context) for query, _ in asked) / len(asked)
+            context = sum(map(_positions, asked, sizes)) / len(asked)
             seconds += own if role == "target" else 0.0
             self.add(role, kinds.pop(), together, max(sizes), seconds, context)
 
@@ -214,33 +317,36 @@ class Costs:
         """Return the curve of exactly this, if it was measured."""
         return self.curves.get((who, kind, together))
 
-    def seconds(self, who: str, kind: str, size: float, together: int = 1) -> float | None:
-        """Return what a question costs; what was not measured so is judged by what is nearest to it."""
+    def seconds(
+        self, who: str, kind: str, size: float, together: int = 1, context: float | None = None
+    ) -> float | None:
+        """Return what a question costs behind so many positions; what was not measured so is judged by what is nearest to it."""
         if (curve := self.curve(who, kind, together)) is not None:
-            return curve.at(size)
+            return curve.at(size, context)
         if kind == TREE:
-            return self.seconds(who, READ, size, together)
+            return self.seconds(who, READ, size, together, context)
         if kind == WATCH:
-            return self.seconds(who, WRITE, size, together)
+            return self.seconds(who, WRITE, size, together, context)
         others = [n for one, what, n in self.curves if (one, what) == (who, kind)]
         if not others:
             return None
         other = min(others, key=lambda n: abs(math.log(n / together)))
         curve = self.curves[who, kind, other]
         if kind == READ:  # as many tokens in all
-            return curve.at(size * together / other)
+            return curve.at(size * together / other, context)
+        written = curve.at(size, context)
         if kind == WRITE and (reading := self.curve(who, READ, other)) is not None:
-            return curve.at(size) * reading.at(together) / reading.at(other)
-        return curve.at(size)
+            return written * reading.at(together, context) / reading.at(other, context)
+        return written
 
-    def token(self, together: int = 1) -> float | None:
+    def token(self, together: int = 1, context: float | None = None) -> float | None:
         """Return the seconds of a token that the target writes in a row of many."""
         curve = self.curve("target", WRITE, together)
         if curve is not None and len(curve.points) > 1:
             # rows that were measured under other conditions may hardly differ in their seconds
-            longest = max(point.size for point in curve.points.values())
-            return max(curve.each, LEAST_SHARE * curve.at(longest) / longest)
-        return self.seconds("target", WRITE, 1, together)
+            least = LEAST_SHARE * curve.at(curve.most, context) / curve.most
+            return max(curve.each(context), least)
+        return self.seconds("target", WRITE, 1, together, context)
 
     def told(self) -> list[dict[str, Any]]:
         """Return the table as JSON."""
@@ -272,3 +378,9 @@ def size_of(query: Query, answer: Answer) -> int:
     if query.generate is None:
         return answer.fed
     return len(answer.tokens) if answer.fed - len(answer.tokens) <= PREFIX else 0
+
+
+def _positions(asked: tuple[Query, Answer], size: int) -> float:
+    """Return how many positions were cached before what was fed; in a row of written tokens before its middle."""
+    query, _ = asked
+    return len(query.context) + (size / 2 if query.generate is not None else 0.0)

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from semspec.decoding.beliefs import Beliefs
-from semspec.decoding.costs import ASK, CHAIN, READ, TREE, WATCH, WRITE, Costs
+from semspec.decoding.costs import (
+    ASK,
+    CHAIN,
+    READ,
+    REFIT,
+    STEP,
+    TREE,
+    WATCH,
+    WRITE,
+    Costs,
+)
 from semspec.decoding.crowd import HOLD, Crowd
 from semspec.decoding.experience import DEBT, EXPLORE, Experience
 
@@ -62,6 +72,11 @@ class Economy:
     crowds: dict[int, Crowd] = field(default_factory=dict)  # by how many problems are under way
     _size: int = field(default=0, init=False)  # of the one that is under way
     _since: float | None = field(default=None, init=False)  # when there began to be more or fewer
+    # positions before what is decided now; None: not known
+    context: int | None = field(default=None, init=False)
+    # how much more a plain token takes behind these than behind those where rows were written, and for what that holds
+    _growth: float = field(default=1.0, init=False)
+    _grown: tuple[object, ...] = field(default=(), init=False)
     experience: Experience = field(default_factory=Experience)
 
     def opened(self) -> Self:
@@ -111,20 +126,34 @@ class Economy:
             self.crowds[self._size].leave()
         self._size, self._since = 0, None
 
+    def behind(self, context: int | None) -> None:
+        """Take note of how many positions are before what is decided next: prices follow them."""
+        self.context = context
+        written = self.costs.curve("target", WRITE, 1)
+        if context is None or written is None:
+            return
+        measured = self.experience.rows, written.version // REFIT
+        if self._grown != (grown := (context // STEP, *measured)):
+            self._grown, self._growth = grown, 1.0
+            if (before := self.experience.context) is not None:
+                now, then = self.costs.token(1, context), self.costs.token(1, before)
+                self._growth = now / then if now and then else 1.0
+
     @property
     def token(self) -> float:
         """Seconds of a plain token; 0 where nothing was measured yet."""
-        alone = self.company == 1 and self.experience.token
-        return alone or self.costs.token(self.company) or 0.0
+        if self.company == 1 and self.experience.token:
+            return self.experience.token * self._growth
+        return self.costs.token(self.company, self.context) or 0.0
 
     @property
     def beginning(self) -> float:
         """Seconds that the first token of a row takes longer than the others."""
-        first, token = self._target(WRITE, 1), self.costs.token(self.company)
+        first, token = self._target(WRITE, 1), self.costs.token(self.company, self.context)
         return max(first - token, 0.0) if first and token else 0.0
 
     def reading(self, fed: float, tree: bool = False) -> float:
-        """Return what a pass over so many tokens costs, behind contexts like those of late."""
+        """Return what a pass over so many tokens costs."""
         price = self._plain(self._target(TREE if tree else READ, fed))
         return price * self.experience.factor
 
@@ -142,20 +171,23 @@ class Economy:
     def _asking(self, units: float, kind: str) -> float:
         curve = self.costs.curve(self.who, kind, self.company)
         if curve is None and self.model:
-            return self._plain(self.costs.seconds("draft", WRITE, units, self.company))
+            asked = "draft", WRITE
+        else:
+            asked = self.who, kind
         if curve is None:
-            return self._plain(self.costs.seconds(self.who, kind, units, self.company))
-        found = curve.at(units)
-        least = min(point.size for point in curve.points.values())
+            return self._plain(self.costs.seconds(*asked, units, self.company, self.context))
+        found = curve.at(units, self.context)
+        least = curve.least
         if units < least:  # shorter than any that was measured: mostly, a draft costs by its length
             found *= 0.25 + 0.75 * units / least
         return self._plain(found)
 
     def _target(self, kind: str, size: float) -> float | None:
-        return self.costs.seconds("target", kind, size, self.company)
+        return self.costs.seconds("target", kind, size, self.company, self.context)
 
     def _plain(self, seconds: float | None) -> float:
-        return seconds / self.token if seconds and self.token else 0.0
+        token = self.token
+        return seconds / token if seconds and token else 0.0
 
     @property
     def rate(self) -> float:

@@ -33,26 +33,34 @@ class Rows:
     seconds: float = 0.0
     tokens: float = 0.0
     rows: float = 0.0  # how many rows there were
+    positions: float = 0.0  # before each of these tokens, all of them together
 
     @property
     def token(self) -> float:
         """Seconds of a plain token; 0 until some were written in a row."""
         return self.seconds / self.tokens if self.tokens else 0.0
 
-    def add(self, seconds: float, tokens: int) -> None:
-        """Count a row: one that was interrupted for no more than ``OUTLIER`` times what it should have taken."""
+    @property
+    def context(self) -> float | None:
+        """The positions before such a token, on average; None where nobody counted them."""
+        return self.positions / self.tokens if self.positions else None
+
+    def add(self, seconds: float, tokens: int, context: float = 0.0) -> None:
+        """Count a row behind so many positions: one that was interrupted for no more than ``OUTLIER`` times what it should have taken."""
         expected = self.token * tokens
         if expected:
             seconds = min(seconds, OUTLIER * expected)
         if self.rows < FEW and seconds < expected:  # the first ones find the caches cold
-            self.seconds = self.tokens = 0.0
+            self.seconds = self.tokens = self.positions = 0.0
         self.seconds += seconds
+        self.positions += tokens * (context + tokens / 2 if context else 0.0)
         self.tokens += tokens
         self.rows += 1
 
     def fade(self, share: float) -> None:
         """Let what was counted so far weigh no more than this share of it."""
         self.seconds, self.tokens = share * self.seconds, share * self.tokens
+        self.positions *= share
 
 
 @dataclass(slots=True)
@@ -72,11 +80,11 @@ class Experience(Rows):
         # as if some rounds had gone as predicted: a single one says little
         return min(max((self.real + SURE) / (self.predicted + SURE), LEAST), MOST)
 
-    def wrote(self, seconds: float, tokens: int) -> None:
-        """Count tokens that the target wrote in a row, while no drafter read along."""
+    def wrote(self, seconds: float, tokens: int, context: float = 0.0) -> None:
+        """Count tokens that the target wrote in a row behind so many positions, while no drafter read along."""
         if tokens < ENOUGH or seconds <= 0:
             return
-        self.add(seconds, tokens)
+        self.add(seconds, tokens, context)
         self.old = 0.0
         if self.tokens > MEMORY:
             self.fade(MEMORY / self.tokens)

@@ -136,7 +136,8 @@ class Ledger:
             if self._woke:
                 economy.experience.woke(self._excess)
         else:
-            economy.costs.add(economy.who, kind, economy.company, units, seconds)
+            context = economy.context or 0
+            economy.costs.add(economy.who, kind, economy.company, units, seconds, context)
 
     def close(self, done: Round, predicted: float, asked: bool, resting: bool) -> None:
         """Count a round of which so many plain tokens of time were predicted.
@@ -164,7 +165,7 @@ class Ledger:
         if row:
             # an engine that stamps no answers has only the clock
             seconds = done.seconds.get("write", 0.0) or now - since - self._drafting
-            experience.wrote(seconds - economy.beginning, tokens)
+            experience.wrote(seconds - economy.beginning, tokens, economy.context or 0)
         expected = predicted + self._excess
         if first or cold:  # the prompt is read in it, whoever writes
             real = expected

@@ -26,6 +26,10 @@ class Pace(Protocol):
         """Who says which of several sources drafts; None: the drafter does."""
         ...
 
+    def behind(self, context: int) -> None:
+        """Take note of how many positions are before the next draft."""
+        ...
+
     def units(self) -> int:
         """Return how many units to draft; 0: the target writes without a draft."""
         ...
@@ -64,6 +68,9 @@ class Steady:
     resting: bool = False
     chain: bool = False
     turns: Turns | None = None
+
+    def behind(self, context: int) -> None:
+        """Do nothing: the length is fixed."""
 
     def units(self) -> int:
         return self.length

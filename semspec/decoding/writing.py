@@ -153,6 +153,7 @@ class Writing:
 
     def _draft_nested(self, pen: Pen, left: int, inner: Round) -> Plan[Draft]:
         """Ask the pen's drafter for what its pace says, as far as it could be committed."""
+        pen.pace.behind(len(self.context))
         if not (units := pen.pace.units()):
             return Draft()
         room = Room(left, units, 1, chain=pen.pace.chain, turns=pen.pace.turns)

@@ -1,0 +1,108 @@
+"""Looking back at a round: what it is expected to have taken, and what became of its draft."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from semspec.decoding.beliefs import Signal
+from semspec.decoding.budget_prospects import DEEP, Proposal, Prospects
+from semspec.decoding.ledger import Ledger
+from semspec.decoding.trim import depths, first_path, shared
+from semspec.types import Round
+
+REFRESH = 8  # rounds after which prices are looked up anew
+FAILED = 4.0  # tokens at most by which one draft may have disappointed: it failed in one place
+LATE = 0.995  # of what was kept and expected before, at each token
+
+
+@dataclass(slots=True, kw_only=True)
+class Hindsight(Prospects):
+    """Learns from the rounds of one problem."""
+
+    exact: bool = (
+        False  # the rule is lossless: what it would have kept shows in what the target wrote
+    )
+    resting: bool = field(default=False, init=False)
+    _asked: int = field(default=0, init=False)  # units, in this round
+    _hope: float = field(default=0.0, init=False)  # of this round's draft
+    _proposal: Proposal | None = field(default=None, init=False)
+    _ledger: Ledger = field(init=False)
+
+    def over(self) -> None:
+        self._ledger.over()
+
+    def observe(self, done: Round) -> None:
+        self._settle()
+        self._ledger.close(done, self._spent(done), bool(self._asked), self.resting)
+        self._look_back(done)
+
+    def _spent(self, done: Round) -> float:
+        """Return the plain tokens of time that a round is expected to have taken."""
+        economy, tokens = self.economy, done.tokens
+        if self._ledger.rounds % REFRESH == REFRESH - 1:
+            self._prices.clear()
+        spent = economy.asking(self._asked, self.chain) if self._asked else 0.0
+        if done.drafted:
+            spent += self._price("read" if done.parents is None else "tree", 1 + len(done.drafted))
+        else:
+            spent += economy.writing(len(tokens), self.watches and not self.resting)
+        return spent
+
+    def _look_back(self, done: Round) -> None:
+        """Learn what became of a draft."""
+        tokens = done.tokens
+        # answers that begin together begin alike: what becomes of their first drafts is one event, and not many
+        if self._ledger.crowded and self._ledger.rounds == 1:
+            return
+        fades = LATE ** len(tokens)
+        self._kept, self._hoped = fades * self._kept, fades * self._hoped
+        if done.drafted:
+            kept = len(done.kept)
+            self._kept += kept
+            self._hoped += min(self._hope, kept + FAILED)
+        if self._proposal is not None:
+            self._learn(self._proposal, tokens)
+
+    def _learn(self, proposal: Proposal, text: Sequence[int]) -> None:
+        """Hold the proposal against what came, as far as that can be known."""
+        children = defaultdict[int, list[int]](list)
+        for node, parent in enumerate(proposal.parents):
+            children[parent].append(node)
+        tried: list[tuple[Signal, bool]] = []
+        at, length = -1, 0
+        for token in text:
+            followed = -1
+            for node in children[at]:
+                if proposal.sent is not None and node not in proposal.sent and not self.exact:
+                    continue
+                same = proposal.tokens[node] == token
+                tried.append((proposal.signals[node], same))
+                followed = node if same else followed
+            if followed < 0:
+                break
+            at, length = followed, length + 1
+        if not self.copies and self.cuts and not self.chain:
+            # a tree: how deep it was right, whichever node it was
+            deepest = max(depths(proposal.parents))
+            words = (("before", DEEP[d], self.heat) for d in range(min(length + 1, deepest)))
+            tried += [(signal, d < length) for d, signal in enumerate(words)]
+            if self.longest_chain and self.greedy:
+                tried += self._first_path(proposal, text)
+        elif not self.cuts and tried and proposal.parents != range(-1, len(proposal.tokens) - 1):
+            # siblings are one level: it was right if any of them was
+            levels = {signal: False for signal, _ in tried}
+            for signal, same in tried:
+                levels[signal] |= same
+            tried = list(levels.items())
+        self.economy.beliefs.learn(tried)
+        whole = length == len(text) or not children[at]
+        self.heat = "2" if length and whole else "1" if length else "0"
+
+    def _first_path(self, proposal: Proposal, text: Sequence[int]) -> Iterator[tuple[Signal, bool]]:
+        """Yield what would have become of a chain: a tree's first path."""
+        path = [proposal.tokens[node] for node in first_path(proposal.parents)]
+        right = shared(path, text)
+        for depth in range(min(right + 1, len(path), len(text))):
+            yield ("chain", DEEP[depth], self.heat), depth < right
