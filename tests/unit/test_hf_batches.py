@@ -10,7 +10,7 @@ import torch
 
 from semspec.engines._lean import layout, packed
 from semspec.engines._lean.jobs import Job
-from semspec.engines._lean.packed import Product, filled, rounded
+from semspec.engines._lean.packed import Product, padded, padded_count
 from semspec.types import Generate, Read, What
 from tests.support.tiny_models import context, load, query, tokens
 
@@ -28,10 +28,10 @@ def noting(of: Callable[..., Any], note: Callable[..., object]) -> Callable[...,
 
 
 def test_numbers_of_rows_are_few_and_little_is_filler() -> None:
-    assert len({rounded(count) for count in range(1, ROWS + 1)}) <= NUMBERS
+    assert len({padded_count(count) for count in range(1, ROWS + 1)}) <= NUMBERS
     for count in range(1, 3 * ROWS):
-        assert count <= rounded(count) < count * (1 + 0.5**packed.STEPS) + 1
-        assert rounded(rounded(count)) == rounded(count)
+        assert count <= padded_count(count) < count * (1 + 0.5**packed.STEPS) + 1
+        assert padded_count(padded_count(count)) == padded_count(count)
 
 
 @pytest.mark.parametrize("sessions", [1, 4])
@@ -62,10 +62,10 @@ def test_filler_does_not_change_a_bit(wide: int, out: int) -> None:
     """The same seed has the same text, whatever else is in the pass."""
     torch.manual_seed(0)
     product = Product(torch.randn(out, wide), torch.randn(out), packed.packing([torch.zeros(1)]))
-    rows = torch.randn(rounded(ROWS), wide)
+    rows = torch.randn(padded_count(ROWS), wide)
     whole = product(rows)
     for count in range(product.wide, ROWS, 7):
-        own = product(filled(rows[:count], rounded(count)))
+        own = product(padded(rows[:count], padded_count(count)))
         assert torch.equal(own[:count], whole[:count]), count
 
 

@@ -44,7 +44,7 @@ def test_states_are_transformers_states(
     family: str, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not at_once:
-        monkeypatch.setattr(passes, "TOGETHER", 0)
+        monkeypatch.setattr(passes, "AT_ONCE", 0)
     hidden = Read(What.HIDDEN, layers=(0, 2, -1))
     spans = ((0, 4), (4, 9), (2, 3))
     pooled = {r: Read(What.POOLED, spans=spans, reduce=r) for r in ("mean", "max", "last")}

@@ -18,29 +18,29 @@ from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.jobs import Job
 from semspec.engines._lean.model import Group, Model, Place
 
-# What a call of attention costs, in products of numbers that are done meanwhile (queries times keys times their width): on a CPU
-# some 20 microseconds, and on CUDA, which does far more of them, as long.
+# The fixed cost of one call of attention, as the number of products (queries x keys x width) that could be computed in that time: some 20
+# microseconds on a CPU. On CUDA, which computes far more in that time, it is a guess.
 START = {"cpu": 1 << 18, "cuda": 1 << 27}
 SEEN, UNSEEN = np.float32(0.0), np.float32(-np.inf)
 
 
-def _strangers(parents: Sequence[int], first: int) -> NDArray[np.bool_]:
+def _not_ancestors(parents: Sequence[int], first: int) -> NDArray[np.bool_]:
     """Return [nodes - first, nodes]: node i, of those from ``first`` on, must not see node j, no ancestor of its own."""
-    strangers: list[int] = []  # of each node as bits of a number
+    unseen_by: list[int] = []  # of each node as bits of a number
     everybody, count = (1 << len(parents)) - 1, len(parents)
     for node, parent in enumerate(parents):
-        above = strangers[parent] if parent >= 0 else everybody
-        strangers.append(above & ~(1 << node))
+        above = unseen_by[parent] if parent >= 0 else everybody
+        unseen_by.append(above & ~(1 << node))
     size = (count + 7) // 8
-    packed = b"".join(bits.to_bytes(size, "little") for bits in strangers[first:])
+    packed = b"".join(bits.to_bytes(size, "little") for bits in unseen_by[first:])
     rows = np.frombuffer(packed, np.uint8).reshape(-1, size)
     return np.unpackbits(rows, axis=1, count=count, bitorder="little").view(np.bool_)
 
 
-def hidden(job: Job, start: int, end: int, times: int = 1) -> Tensor:
+def visibility_mask(job: Job, start: int, end: int, repeats: int = 1) -> Tensor:
     """Return [end - start, end]: 0 for each cached row that a new token of this job sees, else -inf.
 
-    A token sees itself and those before it; a node of a tree, of the nodes its ancestors alone. ``times``: each row so often,
+    A token sees itself and those before it; a node of a tree, of the nodes its ancestors alone. ``repeats``: each row so often,
     one after the other.
     """
     root = job.context
@@ -51,10 +51,10 @@ def hidden(job: Job, start: int, end: int, times: int = 1) -> Tensor:
         unseen[: first - start] = ~np.tri(first - start, end - base, start - base, dtype=np.bool_)
     if first < end:
         parents = (job.query.parents or ())[: end - root]
-        unseen[first - start :, root - base :] = _strangers(parents, first - root)
+        unseen[first - start :, root - base :] = _not_ancestors(parents, first - root)
     # added to scores as it is: attention would convert a bool mask anew in every layer
-    mask = np.zeros((times * (end - start), end), np.float32)
-    mask[:, base:][unseen.repeat(times, 0) if times > 1 else unseen] = -np.inf
+    mask = np.zeros((repeats * (end - start), end), np.float32)
+    mask[:, base:][unseen.repeat(repeats, 0) if repeats > 1 else unseen] = -np.inf
     return torch.from_numpy(mask)
 
 
@@ -63,20 +63,18 @@ def groups_of(jobs: Sequence[Job], counts: Sequence[int], model: Model) -> list[
     spec = model.spec
     start, numbers = START[model.device.type], spec.heads * spec.head_dim
     ends = [len(job.session.tokens) + n for job, n in zip(jobs, counts, strict=True)]
-    best, begins = (
-        [0],
-        [0],
-    )  # for the first so many sessions: the least cost, and where the last group begins
+    # for the first n sessions: the lowest cost, and where the last group begins
+    best, begins = [0], [0]
     for last in range(1, len(jobs) + 1):
         longest = visible = least = begin = 0
         for first in range(last - 1, -1, -1):
             longest, visible = max(longest, counts[first]), max(visible, ends[first])
-            # one more than the queries: keys and values have to be fetched
+            # cost = start + sessions x visible x (longest + 1) x numbers; the 1 is for fetching keys and values
             own = start + (last - first) * visible * (longest + 1) * numbers
             if first == last - 1 and _causal(jobs[first], counts[first], model):
                 own = start + own // 2
             elif least and own >= least:
-                break  # it only grows
+                break  # a longer group only costs more
             if not least or best[first] + own < least:
                 least, begin = best[first] + own, first
         best.append(least)
@@ -108,7 +106,7 @@ def _mask(jobs: Sequence[Job], starts: Sequence[int], ends: Sequence[int]) -> Te
     mask = torch.from_numpy(np.where(np.arange(max(ends)) <= last, SEEN, UNSEEN))
     for own, job, start, end in zip(mask, jobs, starts, ends, strict=True):
         if job.has_nodes(end):
-            own[: end - start, :end] = hidden(job, start, end)
+            own[: end - start, :end] = visibility_mask(job, start, end)
     return mask[:, None]
 
 

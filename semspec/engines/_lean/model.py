@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semspec.engines._lean.cache import Cache
-from semspec.engines._lean.packed import Product, filled, packing, rounded
+from semspec.engines._lean.packed import Product, packing, padded, padded_count
 from semspec.models.spec import Spec
 from semspec.models.weights import Weights
 
@@ -47,7 +47,7 @@ AttentionTap = Callable[[int, Group, Tensor], None]
 class Place:
     """The layout of a pass. Its tokens are packed: all of the first session's, then the next's."""
 
-    rows: int  # that go through the matrices: the tokens, and filler (``packed.rounded``)
+    rows: int  # that go through the matrices: the tokens, and filler (``packed.padded_count``)
     groups: Sequence[Group]
     write: Tensor  # [tokens] rows of the cache as slots * positions
     turns: Tensor  # [tokens, 1, head_dim / 2] the rotary turn of each position, complex
@@ -105,13 +105,13 @@ class Model:
 
     def rows(self, tokens: int) -> int:
         """Return the rows of a pass over so many tokens: with filler where matrices are packed."""
-        return tokens if tokens < self._wide else rounded(tokens)
+        return tokens if tokens < self._wide else padded_count(tokens)
 
     def logits(self, rows: Tensor) -> Tensor:
         """Return the raw float32 logits of states after the final norm."""
         count = len(rows)
         if count >= self.head.wide:
-            rows = filled(rows, rounded(count))
+            rows = padded(rows, padded_count(count))
         return self.head(rows)[:count].float()
 
     def final(self, x: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class Model:
     ) -> Tensor:
         """Return states [tokens, width] after the final norm; cache the tokens' keys and values."""
         spec, d, count = self.spec, (self.spec.width,), len(ids)
-        x = filled(F.embedding(ids, self.weights.embed), place.rows)
+        x = padded(F.embedding(ids, self.weights.embed), place.rows)
         queries = spec.heads * spec.head_dim
         attended = x.new_zeros(place.rows, queries)  # the filler's rows stay as they are
         groups = [(group, attended[group.rows], self._gaps(group)) for group in place.groups]

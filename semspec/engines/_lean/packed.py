@@ -16,14 +16,15 @@ from torch import Tensor
 
 from semspec.models import memory
 
-MOST = 768 << 20  # bytes of a model's packed matrices
-SHARE = 8  # and the part of this machine's memory that they may take
-# products of numbers from which a packed matrix is the faster one: it takes some ten microseconds to begin
+# A model's packed matrices may take at most MOST bytes, and at most 1 / SHARE of the machine's memory.
+MOST = 768 << 20
+SHARE = 8
+# Multiplications from which the packed product is faster: it takes some ten microseconds to begin.
 WORTH = 1 << 20
-STEPS = 2  # numbers of rows that are used, for each doubling: 2 ** STEPS
+STEPS = 2  # there are 2 ** STEPS numbers of rows for each doubling
 
 
-def rounded(count: int) -> int:
+def padded_count(count: int) -> int:
     """Return the next of few numbers of rows: four for each doubling, so that less than a quarter is filler.
 
     oneDNN compiles code for each number of rows that it meets, a millisecond or two and half a megabyte for each matrix, and
@@ -33,7 +34,7 @@ def rounded(count: int) -> int:
     return -(-count // step) * step
 
 
-def filled(rows: Tensor, count: int) -> Tensor:
+def padded(rows: Tensor, count: int) -> Tensor:
     """Return so many rows, the last ones zeros where there are fewer."""
     return rows if len(rows) == count else F.pad(rows, (0, 0, 0, count - len(rows)))
 
@@ -46,7 +47,7 @@ class Product:
     def __init__(self, matrix: Tensor, bias: Tensor | None, packing: bool) -> None:
         self.matrix, self.bias = matrix, bias
         self.packed: Any = None
-        self.wide = sys.maxsize  # rows from which on it is multiplied as it was packed
+        self.wide = sys.maxsize  # number of rows from which the packed product is used
         if packing:
             self.packed = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous())
             self.wide = max(2, -(-WORTH // matrix.numel()))

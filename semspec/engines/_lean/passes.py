@@ -10,13 +10,12 @@ from torch import Tensor
 
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.jobs import Job
-from semspec.engines._lean.layout import hidden, place
+from semspec.engines._lean.layout import place, visibility_mask
 from semspec.engines._lean.model import Group, Model, Tap
 from semspec.engines._lean.step import FEW, Step
 
-TOGETHER = (
-    1 << 22
-)  # numbers: the most states of a pass that are held at a time for reading, and the most logits
+# The most numbers held at a time: states of a pass that are kept for reading, and logits.
+AT_ONCE = 1 << 22
 
 
 def feed(jobs: Sequence[Job], model: Model, step: Step | None, cache: Cache, chunk: int) -> None:
@@ -32,7 +31,7 @@ def feed(jobs: Sequence[Job], model: Model, step: Step | None, cache: Cache, chu
 
 
 def _batches(jobs: Sequence[Job], chunk: int) -> Iterator[tuple[list[Job], list[int]]]:
-    """Yield neighbours and how many tokens of each go into a pass: as many whole jobs as there is room for.
+    """Yield neighbours and how many tokens of each go into a pass: as many whole jobs as fit into ``chunk``.
 
     A pass over a few tokens of every job would have attention fetch all keys and values each time.
     """
@@ -51,12 +50,15 @@ def _batches(jobs: Sequence[Job], chunk: int) -> Iterator[tuple[list[Job], list[
         yield batch, counts
 
 
-def _few(job: Job, count: int, step: Step, cache: Cache, tap: Tap | None) -> Tensor:
+def _feed_few(job: Job, count: int, step: Step, cache: Cache, tap: Tap | None) -> Tensor:
     """Feed a job's next few tokens by the pass that is made for them."""
     start, slot = len(job.session.tokens), job.session.slot
     if count == 1 and not job.has_nodes(start + 1):
         return step.one(job.todo[0], start, slot, cache, tap)
-    positions, seen = job.positions(start, count), hidden(job, start, start + count, step.group)
+    positions, seen = (
+        job.positions(start, count),
+        visibility_mask(job, start, start + count, step.group),
+    )
     return step.few(job.todo[:count], positions, seen, start, slot, cache, tap)
 
 
@@ -76,7 +78,7 @@ def _pass(
 
     # the states of a short pass are read all at once: reading layer by layer would cost more
     read = {layer for job, *_ in tapped for layer in job.reader.taps}
-    together = len(read) * len(ids) * model.spec.width <= TOGETHER
+    together = len(read) * len(ids) * model.spec.width <= AT_ONCE
     held: dict[int, Tensor] = {}
 
     def read_tap(layer: int, x: Tensor) -> None:
@@ -91,7 +93,7 @@ def _pass(
 
     tap = read_tap if tapped else None
     if step and len(jobs) == 1 and counts[0] <= FEW and not attended:
-        final = _few(jobs[0], counts[0], step, cache, tap)
+        final = _feed_few(jobs[0], counts[0], step, cache, tap)
     else:
         new, at = torch.tensor(ids, device=model.device), place(jobs, counts, model, cache)
         final = model.forward(new, at, cache, tap, attention_tap, attended)
@@ -115,7 +117,7 @@ def _logits(final: Tensor, wanted: Sequence[slice], model: Model) -> Sequence[Te
     """Return the logits of each job's rows: by one product, unless they are so many that one should not hold the others."""
     rows = [final[own] for own in wanted]
     counts = [len(own) for own in rows]
-    if sum(counts) * model.spec.vocabulary > TOGETHER:
+    if sum(counts) * model.spec.vocabulary > AT_ONCE:
         return [model.logits(own) for own in rows]
     logits, ends = model.logits(torch.cat(rows)), list(accumulate(counts))
     return [logits[end - count : end] for count, end in zip(counts, ends, strict=True)]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.model import Model, Tap
-from semspec.engines._lean.packed import Product, filled
+from semspec.engines._lean.packed import Product, padded
 
 FEW = 64  # tokens at most; with more of them the calls are no longer what costs
 
@@ -115,7 +115,7 @@ class Step:
         root, least = math.sqrt(spec.width), self._least
         turns = self._turned(positions)
         size = model.rows(count)
-        x = filled(F.embedding(torch.tensor(tokens), model.weights.embed), size)
+        x = padded(F.embedding(torch.tensor(tokens), model.weights.embed), size)
         attended = torch.zeros(size, queries)  # the filler's rows stay as they are
         into = attended[:count].view(count, kv, group, d)
         layers = zip(self._matrices, model.products, cache.views(slot), strict=True)
