@@ -95,7 +95,7 @@ serving: $(CORE) ## The server at 1 to 64 clients, with drafts and without, into
 
 .PHONY: serving-sglang
 serving-sglang: $(SGLANG) ## The same over SGLang servers on the CPU
-	@$(ONE_THREAD) .venv-sglang/bin/python scripts/bench_serve.py --table sglang $(ARGS)
+	@$(ONE_THREAD) .venv-sglang/bin/python scripts/bench_serve.py --table sglang wrong-sglang $(ARGS)
 
 .PHONY: soak
 soak: $(CORE) ## 10,000 requests, right and wrong, to the server with engine=hf, into docs/measurements/serving.md; ARGS="adaptive=true"

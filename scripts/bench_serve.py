@@ -59,6 +59,7 @@ TURNS = 3  # of every part, at least
 PATIENCE = 900.0  # seconds for an answer, and for a server to load and to measure costs
 BASE = ("temperature=0", "max_new_tokens=512", "queue=256", f"concurrency={max(CLIENTS)}")
 OVERHEAD = "overhead"
+LEAST = 8  # questions in a turn: of fewer, one slow answer decides
 NOISE = 3.0  # of a draft that is hardly ever right, as a share of its weights' own spread
 
 
@@ -69,16 +70,26 @@ class Table:
     title: str
     clients: Sequence[int]
     options: Sequence[str] = ()
-    each: int = 2  # questions of a client in a turn
+    each: int = 2  # questions of a client in a turn, where that makes enough of them
+
+    def asked(self, clients: int) -> int:
+        """Return how many questions each of so many clients asks in a turn."""
+        return max(self.each, -(-LEAST // clients))
 
 
 TOKENS = ("accept=lossless", "split=token", "draft_length=5")
 TABLES = {
     "hf": Table("engine=hf", CLIENTS),
     "sglang": Table("SGLang servers, accept=logprob", CLIENTS, ["accept=logprob"]),
-    "tokens": Table(f"engine=hf, {' '.join(TOKENS)}", [16, 64], TOKENS, 1),
+    "tokens": Table(f"engine=hf, {' '.join(TOKENS)}", CLIENTS, TOKENS, 1),
     "wrong": Table(
-        "engine=hf, the same with a draft that is hardly ever right", [4, 16, 64], TOKENS, 1
+        "engine=hf, the same with a draft that is hardly ever right", CLIENTS, TOKENS, 1
+    ),
+    "wrong-sglang": Table(
+        "SGLang servers, accept=logprob, with a draft that is hardly ever right",
+        CLIENTS[:3],
+        ["accept=logprob"],
+        1,
     ),
 }
 
@@ -334,7 +345,7 @@ def text(found: Mapping[str, Any]) -> str:
     for name, table in TABLES.items():
         if rows := [row for row in found["load"] if row["table"] == name]:
             lines += [
-                f"**{table.title}**; questions of each client in a turn: {table.each}"
+                f"**{table.title}**; questions in a turn: {table.each} of each client, or {LEAST} in all"
                 + _of(found.get("earlier", {}).get(name)),
                 "",
                 *markdown(HEADINGS, [_cells(row) for row in rows]),
@@ -415,24 +426,33 @@ def digest() -> str:
 def pair_of(name: str) -> Iterator[list[str]]:
     """Start or make what a table's models are; yield the options of its servers."""
     options = list(TABLES[name].options)
-    if name == "wrong":
-        with tempfile.TemporaryDirectory() as made:
-            write(HUB / "tiny-draft", Path(made), noisy(load_file(HUB / "tiny-draft" / "model.safetensors"), NOISE, 0))  # fmt: skip
-            yield ["engine=hf", *options, "draft=lm", f"draft.model.path={made}"]
-        return
-    if name != "sglang":
-        yield ["engine=hf", *options]
-        return
+    with ExitStack() as stack:
+        draft = ""
+        if name.startswith("wrong"):
+            draft = stack.enter_context(tempfile.TemporaryDirectory())
+            write(HUB / "tiny-draft", Path(draft), noisy(load_file(HUB / "tiny-draft" / "model.safetensors"), NOISE, 0))  # fmt: skip
+            options += ["draft=lm", f"draft.model.path={draft}"]
+        if name.endswith("sglang"):
+            options += stack.enter_context(_sglang(draft))
+        else:
+            options.append("engine=hf")
+        yield options
+
+
+@contextmanager
+def _sglang(draft: str) -> Iterator[list[str]]:
+    """Start SGLang servers of the pair, or of the target and another draft; yield the options that name them."""
     from sglang_pair import mortal
 
     # room for as many as ask, so that nobody waits within SGLang
     room = {"max_running_requests": max(CLIENTS), "max_total_tokens": max(CLIENTS) * 1024}
     roles = ("target", "draft")
-    servers = {role: mortal(role, **room) for role in roles}
+    models = {"draft": draft}
+    servers = {role: mortal(role, models.get(role, ""), **room) for role in roles}
     try:
         for one in servers.values():
             one.start()
-        yield ["engine=sglang", *options, *(f"engine.{role}_url={servers[role].url}" for role in roles)]  # fmt: skip
+        yield ["engine=sglang", *(f"engine.{role}_url={servers[role].url}" for role in roles)]
     finally:
         for one in servers.values():
             if one.process is not None:
@@ -455,7 +475,8 @@ def measure(a: argparse.Namespace, name: str, options: Sequence[str], kept: Kept
         # fixed drafts on both sides: what is decided by a clock differs from answer to answer
         own = [o for o in common if not o.startswith("queue=")]
         made = config.build(config.compose(["adaptive=false", *own, "quiet=true"]))
-        most = max(max(of.problems for of in LENGTHS), max(a.clients) * TABLES[name].each)
+        asked = TABLES[name].asked
+        most = max(*(of.problems for of in LENGTHS), *(n * asked(n) for n in a.clients))
         problems = list(islice(made.benchmark.problems(), most))
         if lengths:
             with server(*common, "adaptive=false", "keep=0") as alone, Solver(made) as solver:
@@ -471,7 +492,7 @@ def measure(a: argparse.Namespace, name: str, options: Sequence[str], kept: Kept
             for number in turns:
                 kept.part(
                     part_of(name, clients, number),
-                    partial(load_turn, ports, made.benchmark, problems, clients, TABLES[name].each),
+                    partial(load_turn, ports, made.benchmark, problems, clients, asked(clients)),
                 )
 
 

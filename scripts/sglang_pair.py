@@ -16,10 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 MODELS = {"target": (), "draft": ("model.path=embedded/tiny-draft",)}  # options of the launcher
 
 
-def mortal(role: str, **changes: Any) -> Mortal:
+def mortal(role: str, model: str = "", **changes: Any) -> Mortal:
     """Return a server of a role's model, which can be started, killed and started again.
 
-    ``changes`` are arguments of SGLang's. Raise UserError where there is no SGLang.
+    ``model``: the folder of another model for it. ``changes`` are arguments of SGLang's. Raise UserError where there is no SGLang.
     """
     sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
     from tests.support import sglang_env
@@ -30,4 +30,5 @@ def mortal(role: str, **changes: Any) -> Mortal:
     except ImportError as error:
         raise UserError(f"no SGLang here ({error}): run this by .venv-sglang/bin/python") from error
     folder = Path(tempfile.mkdtemp(prefix=f"semspec-{role}-"))
-    return Mortal(folder, *MODELS[role], **changes)
+    options = (f"model.path={model}",) if model else MODELS[role]
+    return Mortal(folder, *options, **changes)
