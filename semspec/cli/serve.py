@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> None:
     )
 
     def make() -> Solver:
-        solver = Solver(config, beside=True, tell=server.log_loading)
+        solver = Solver(config, beside=True, tell=server.log_told)
         solver.measure(())  # no question is there yet: what an earlier run has measured is taken
         settle()
         return solver

@@ -182,6 +182,11 @@ class BridgedEngine:
         self._mirrors: dict[int, tuple[Context, int]] = {}  # and how many tokens it mirrors
         self._tables: dict[torch.device, _Tables] = {}
 
+    @property
+    def away(self) -> int:
+        """Servers of the engine that are lost; 0 for one without servers."""
+        return int(getattr(self.engine, "away", 0))
+
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         answers = self.engine.answer([self._inward(q) for q in queries])
         return [self._outward(q, a) for q, a in zip(queries, answers, strict=True)]

@@ -41,6 +41,7 @@ SHARES: Mapping[Role, float] = {
 }  # where nothing is known of GPU and models
 LEAST_PORT = 10_000  # of those that are chosen here
 GRACE = 5.0  # seconds that a server has to end by itself
+NO_TRITON = "No module named 'triton'"  # what an SGLang ends with where torch brought none
 TELL = 15.0  # seconds between lines about a server that is still loading
 _TENSORS = ("--tp-size", "--tp", "--tensor-parallel-size")
 
@@ -375,10 +376,16 @@ def answers(url: str) -> bool:
 
 
 def _why(log: Path) -> str:
-    """Return the last line of a log that names an error, else its last line."""
+    """Return the last line of a log that names an error, else its last line; with the way out if it is known."""
     try:
         lines = [x.strip() for x in log.read_text(errors="replace").splitlines() if x.strip()]
     except OSError as error:
         return str(error)
     telling = [x for x in lines if "Error" in x or "semspec's SGLang plugin" in x]
-    return (telling or lines or ["its log is empty"])[-1][:300]
+    last = (telling or lines or ["its log is empty"])[-1][:300]
+    if NO_TRITON in last:
+        last += (
+            "; SGLang imports triton, which this torch did not bring: install SGLang with the torch that it asks for"
+            " (a CUDA build), or, on a CPU, go on as docs/sglang.md says of triton, or use engine=hf"
+        )
+    return last

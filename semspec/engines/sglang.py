@@ -68,6 +68,11 @@ class Sglang(EngineBase):
     # once they run, the addresses of the run's own servers and their logs, by role and folder
     own: ClassVar[Mapping[tuple[Role, Path], Sequence[tuple[str, Path]]]] = {}
 
+    @staticmethod
+    def tell(line: str) -> object:
+        """Take a line about a server that is lost or back; ``hosting`` puts its own ``tell`` here."""
+        return None
+
     def __post_init__(self) -> None:
         if self.inside not in (AUTO, True, False):
             raise UserError(f"engine.inside={self.inside}: give auto, true or false")
@@ -186,14 +191,14 @@ class Sglang(EngineBase):
     ) -> Iterator[Self]:
         """Start a server for each model, and end them at exit; servers that are named are left alone."""
         if self.connects:
-            yield self
+            yield self.bound(tell=tell)
             return
         started = self._plan(needs, memory.visible_gpus())
         with servers.started([one for _, one in started], WAIT, logs, tell) as running:
             own: dict[tuple[Role, Path], list[tuple[str, Path]]] = {}
             for (need, planned), one in zip(started, running, strict=True):
                 own.setdefault((need.role, need.folder), []).append((planned.url, one.log))
-            yield self.bound(own=own)
+            yield self.bound(own=own, tell=tell)
 
     @property
     def _places(self) -> bool:
@@ -304,6 +309,7 @@ class Sglang(EngineBase):
             self.check,
             patience,
             files_known=not self.connects,
+            tell=self.tell,
         )
 
 

@@ -58,6 +58,7 @@ class Service:
             lambda: scheduler.running,
             lambda: scheduler.waiting,
             lambda: positions(scheduler.solver) if scheduler.solver else 0,
+            scheduler.away,
         )
         self.began = int(time.time())
         self._preparing = asyncio.Lock()

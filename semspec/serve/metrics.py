@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from semspec.serve.figures import Speculation, Usage
+from semspec.types import Role
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
@@ -22,8 +24,12 @@ class Metrics:
         running: Callable[[], int],
         waiting: Callable[[], int],
         positions: Callable[[], int] = lambda: 0,
+        away: Callable[[Role], int] = lambda role: 0,
     ) -> None:
-        """``positions``: those that a draft may have, as far as they are known beforehand."""
+        """``positions``: those that a draft may have, as far as they are known beforehand.
+
+        ``away``: how many servers of a role are lost.
+        """
         self.registry = CollectorRegistry()
         self._model, self._foreseen = model, positions
         self._known = 0  # positions that are there
@@ -72,6 +78,14 @@ class Metrics:
         ):
             gauge = Gauge(name, text, ["model_name"], registry=self.registry)
             gauge.labels(model).set_function(count)
+        lost = Gauge(
+            "semspec:servers_away",
+            "SGLang servers that were lost and have not answered since, by role.",
+            ["model_name", "role"],
+            registry=self.registry,
+        )
+        for role in ("target", "draft"):
+            lost.labels(model, role).set_function(partial(away, role))
         counters = (self._drafts, self._drafted, self._accepted, self._thinking, self._prompt)
         for counter in (*counters, self._cached, self._without, self._nested):
             counter.labels(model)  # they are there from the beginning, at 0

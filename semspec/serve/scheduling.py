@@ -22,7 +22,7 @@ from semspec.serve.choices import Choice, News
 from semspec.serve.seeds import fingerprint
 from semspec.solver import Solver
 from semspec.storage.screen import LOG
-from semspec.types import Context
+from semspec.types import Context, Role
 
 State = Literal["starting", "ready", "draining", "over", "failed"]
 LEAST_SHARED = 16  # tokens of a prompt that are worth a session that is kept
@@ -105,6 +105,11 @@ class Scheduler:
         if not self.drafts_lost:
             LOG.warning("no drafts for %d seconds, the target goes on alone: %s", AGAIN, why)
         self._lost_at = time.monotonic()
+
+    def away(self, role: Role) -> int:
+        """Count the servers of a role that are lost; 0 for models that have no servers."""
+        engines = self.solver.engines if self.solver is not None else {}
+        return int(getattr(engines.get(role), "away", 0))
 
     def drain(self) -> None:
         """Take no more choices; those that are there go on."""

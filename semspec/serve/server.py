@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
+from semspec.engines.news import ReplicaLine
 from semspec.errors import UserError
 from semspec.serve.app import Service, build, log
 from semspec.serve.keys import Keys, check_bind
@@ -74,9 +75,12 @@ def serve(
     asyncio.run(_run(make, settings, keys, listening, concurrency, keep, told))
 
 
-def log_loading(line: str) -> None:
-    """Log a line about models that load."""
-    log({"event": "load", "message": line})
+def log_told(line: str) -> None:
+    """Log a line about models that load, or about a server of theirs that is lost or back."""
+    if isinstance(line, ReplicaLine):
+        log({"event": "replica", **line.fields})
+    else:
+        log({"event": "load", "message": line})
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -133,8 +133,8 @@ def test_a_lost_replica_s_problems_are_continued_on_the_other(
     folders = tmp_path / "two", tmp_path / "one"
     common = (f"engine.draft_url={servers.draft}", *QUICK, "plain=false")
     process = subprocess.Popen(
-        command("engine=sglang", urls, *common, f"hydra.run.dir={folders[0]}"),
-        stdout=subprocess.DEVNULL,
+        command("engine=sglang", urls, *common, "quiet=false", f"hydra.run.dir={folders[0]}"),
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -144,8 +144,9 @@ def test_a_lost_replica_s_problems_are_continued_on_the_other(
         assert process.poll() is None and time.monotonic() < until
         time.sleep(0.05)
     mortal.kill()
-    _, told = process.communicate(timeout=WAIT)
+    shown, told = process.communicate(timeout=WAIT)
     assert process.returncode == 0, told
+    assert shown.count(f"the target's server at {mortal.url} is lost: ") == 1
     assert mortal.ended()[0] == 2
     one = f"engine.target_url={servers.target}"
     finished(command("engine=sglang", one, *common, f"hydra.run.dir={folders[1]}"))

@@ -131,7 +131,21 @@ def test_a_replica_that_is_killed_loses_no_request(
         assert [said(live, question) for question in QUESTIONS] == expected
         status, _, raw = live.ask("/ready")
         assert status == 200, raw
-    target.ended()
+        (line,) = [one for one in live.lines() if one["event"] == "replica"]
+        assert (line["role"], line["server"], line["state"]) == ("target", target.url, "lost")
+        assert line["why"] and live.metric("semspec:servers_away", role="target") == 1
+        assert live.metric("semspec:servers_away", role="draft") == 0
+        target.ended()
+        target.start()
+        live.wait(lambda: is_back(live, expected[0]), "it is not back", WAIT)
+        states = [one["state"] for one in live.lines() if one["event"] == "replica"]
+        assert states == ["lost", "back"] and not live.metric("semspec:servers_away")
+
+
+def is_back(live: Live, expected: Said) -> bool:
+    """Ask a question, which a server that is lost is tried with in time; return whether none is away any more."""
+    assert said(live, QUESTIONS[0]) == expected
+    return not live.metric("semspec:servers_away")
 
 
 def test_without_the_drafts_server_the_target_goes_on_alone_and_drafts_come_back(

@@ -315,3 +315,21 @@ def test_ports_of_servers_are_none_that_the_kernel_gives_to_others() -> None:
     found = servers.free_ports(50)
     assert len(set(found)) == 50
     assert all(servers.LEAST_PORT <= port < first for port in found)
+
+
+@pytest.mark.parametrize("missing", ["triton", "sglang"])
+def test_a_server_that_ends_for_want_of_triton_says_what_to_do(
+    tmp_path: Path, missing: str
+) -> None:
+    (port,) = servers.free_ports(1)
+    ends = f'raise ModuleNotFoundError("No module named {missing!r}")'
+    one = servers.Planned(
+        role="target", arguments=(sys.executable, "-c", ends), variables={},
+        url=f"http://127.0.0.1:{port}", host="127.0.0.1", port=port,
+    )  # fmt: skip
+    with pytest.raises(UserError) as told, servers.started([one], 60, tmp_path):
+        pass
+    said = str(told.value)
+    assert f"ended with 1 (ModuleNotFoundError: No module named '{missing}'" in said
+    assert ("docs/sglang.md" in said and "engine=hf" in said) == (missing == "triton")
+    assert "\n" not in said

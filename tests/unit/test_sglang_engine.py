@@ -23,6 +23,7 @@ from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Scoring, Writing
 from semspec.engines._sglang.server import LostError, Reply, Server
 from semspec.engines._sglang.streams import MOST, EventSize, Reopening
+from semspec.engines.news import ReplicaLine
 from semspec.engines.sglang import KEY, Sglang
 from semspec.errors import UserError
 from semspec.splitters.paragraph import ParagraphBoundary
@@ -492,6 +493,32 @@ def test_problems_stay_with_their_replica_until_it_is_lost() -> None:
     replicas.lost(places[1], "killed")
     with pytest.raises(UserError, match="target's server at a, b, c does not answer"):
         replicas.lost(places[2], "killed")
+
+
+def test_a_lost_replica_is_told_once_and_again_when_it_answers() -> None:
+    places: Any = [Named("http://a:1"), Named("http://b:1")]
+    told: list[ReplicaLine] = []
+    replicas = Replicas(places, "target", 5.0, told.append)
+    a, b = places
+    replicas.answered(b)
+    for why in ("refused", "still refused"):
+        replicas.lost(a, why)
+    assert told == ["the target's server at http://a:1 is lost: refused"] and replicas.away == 1
+    assert told[0].fields == {
+        "role": "target",
+        "server": "http://a:1",
+        "state": "lost",
+        "why": "refused",
+    }
+    replicas.answered(a)  # what was on the way when it was lost
+    replicas.found(a)
+    assert len(told) == 1 and replicas.away == 1  # it has yet to answer
+    for _ in range(2):
+        replicas.answered(a)
+    assert told[1:] == ["the target's server at http://a:1 is back: it answers again, after 0 s"]
+    assert told[1].fields["state"] == "back" and replicas.away == 0
+    replicas.lost(a, "killed")
+    assert told[2].why == "killed" and len(told) == 3
 
 
 class Moody:

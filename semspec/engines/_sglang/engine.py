@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -40,12 +40,16 @@ class SglangEngine:
         check: bool = True,
         patience: float = 0.0,
         files_known: bool = False,
+        tell: Callable[[str], object] = lambda line: None,
     ) -> None:
-        """Check the servers; ``files_known``: they load files of this machine, which are identified as such."""
+        """Check the servers; ``files_known``: they load files of this machine, which are identified as such.
+
+        ``tell`` gets a line for each server that is lost or back, from this engine's thread.
+        """
         self.offers, self.stop_ids = Sglang.offers, stop_ids
         self.vocabulary, self.layers, self.width = expected.vocabulary, expected.layers, expected.width  # fmt: skip
         self.files_known = files_known
-        self.replicas = Replicas(places, role, patience)
+        self.replicas = Replicas(places, role, patience, tell)
         self._checks = Checks(self.replicas, expected, check)
         self._sender = Sender(self.replicas, self._checks)
         self._streams = Streams(self._sender, self._checks)
@@ -74,6 +78,11 @@ class SglangEngine:
     def inside(self) -> Mapping[str, Any] | None:
         """What the servers say of the loop that they run inside; None unless all run the same."""
         return self._checks.inside
+
+    @property
+    def away(self) -> int:
+        """Servers that were lost and have not answered since."""
+        return self.replicas.away
 
     def _wait(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()

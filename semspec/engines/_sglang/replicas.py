@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from semspec.engines._sglang.server import Server
+from semspec.engines.news import ReplicaLine
 from semspec.errors import UserError
-from semspec.types import Context
+from semspec.types import Context, Role
 
 REST = 15.0  # seconds that a lost replica is left alone before it is tried again
 
@@ -16,9 +17,17 @@ REST = 15.0  # seconds that a lost replica is left alone before it is tried agai
 class Replicas:
     """One or more servers. While none can be reached they are tried in turn until patience ends."""
 
-    def __init__(self, places: Sequence[Server], role: str, patience: float = 0.0) -> None:
+    def __init__(
+        self,
+        places: Sequence[Server],
+        role: Role,
+        patience: float = 0.0,
+        tell: Callable[[ReplicaLine], object] = lambda line: None,
+    ) -> None:
+        """``tell`` gets a line when a server is lost, and one when it answers again."""
         assert places
         self.places, self.role, self.patience = list(places), role, patience
+        self._tell, self._away = tell, dict[Server, float]()  # since when, as it was told
         self._home: dict[int, Server] = {}
         self._lost: dict[Server, float] = {}  # when it last failed
         self._dark: float | None = None  # since when none has answered
@@ -46,13 +55,25 @@ class Replicas:
         """Record that a lost server is back and unchanged; it has yet to answer."""
         self._lost.pop(place, None)
 
-    def answered(self) -> None:
-        """Record an answer: patience starts afresh."""
+    def answered(self, place: Server) -> None:
+        """Record an answer: patience starts afresh, and a server that was found again is back."""
         self._dark = None
+        if place in self._away and not self.was_lost(place):
+            seconds = time.monotonic() - self._away.pop(place)
+            why = f"it answers again, after {seconds:.0f} s"
+            self._tell(ReplicaLine.of(self.role, place.name, "back", why))
+
+    @property
+    def away(self) -> int:
+        """Count the servers that were lost and have not answered since."""
+        return len(self._away)
 
     def lost(self, place: Server, why: str) -> None:
         """Take a server out for a while; raise UserError if none is left and patience has ended."""
         now = self._lost[place] = time.monotonic()
+        if place not in self._away:
+            self._away[place] = now
+            self._tell(ReplicaLine.of(self.role, place.name, "lost", why))
         if any(self._alive(other) for other in self.places):
             return
         self._dark = now if self._dark is None else self._dark

@@ -42,7 +42,7 @@ class Sender:
             return await place.generate({**payload, "rid": rid}, times), place
 
         reply, place = await self.at_home(context, whole)
-        self.replicas.answered()
+        self.replicas.answered(place)
         requests.account(reply["meta_info"], answer, time.perf_counter() - began)
         return reply, place
 

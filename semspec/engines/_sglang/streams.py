@@ -136,7 +136,7 @@ class Streams:
         if requests.ended(reply) and not taken:
             raise requests.nothing_written(stream.place.name)
         reopening.worked()
-        self._sender.replicas.answered()
+        self._sender.replicas.answered(stream.place)
         self._size.learn(taken - first, time.perf_counter() - started)
         requests.account(reply["meta_info"], writing.answer, time.perf_counter() - began)
 
@@ -171,7 +171,7 @@ class Streams:
             if answer.tokens:
                 break
             stream = None if ended else stream  # the end came in an event without tokens
-        self._sender.replicas.answered()
+        self._sender.replicas.answered(stream.place)
         meta, answer.seconds = reply["meta_info"], time.perf_counter() - began
         answer.fed = len(answer.tokens)
         if begins:

@@ -1,0 +1,29 @@
+"""Lines about servers that go away or come back while a run or a server works."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from semspec.types import Role
+
+State = Literal["lost", "back"]
+
+
+class ReplicaLine(str):
+    """A line about one server, which also has its fields for a log of JSON."""
+
+    role: Role
+    server: str
+    state: State
+    why: str
+
+    @classmethod
+    def of(cls, role: Role, server: str, state: State, why: str) -> Self:
+        told = "is lost" if state == "lost" else "is back"
+        line = cls(f"the {role}'s server at {server} {told}: {why}")
+        line.role, line.server, line.state, line.why = role, server, state, why
+        return line
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return {"role": self.role, "server": self.server, "state": self.state, "why": self.why}
