@@ -169,6 +169,8 @@ class Client:
             event = json.loads(line[6:])
             if event.get("usage"):
                 tokens = event["usage"]["completion_tokens"]
+            if "error" in event:
+                raise UserError(f"the server broke off: {json.dumps(event)[:300]}")
             for choice in event["choices"]:
                 delta = choice["delta"]
                 if not first and (delta.get("content") or delta.get("reasoning_content")):
@@ -345,7 +347,7 @@ def text(found: Mapping[str, Any]) -> str:
     for name, table in TABLES.items():
         if rows := [row for row in found["load"] if row["table"] == name]:
             lines += [
-                f"**{table.title}**; questions in a turn: {table.each} of each client, or {LEAST} in all"
+                f"**{table.title}**; questions of each client in a turn: {_asked(rows)}"
                 + _of(found.get("earlier", {}).get(name)),
                 "",
                 *markdown(HEADINGS, [_cells(row) for row in rows]),
@@ -375,6 +377,12 @@ def with_earlier(found: dict[str, Any], before: Mapping[str, Any] | None) -> dic
         of[OVERHEAD] = before.get("earlier", {}).get(OVERHEAD, revision)
     lacking = [part for part in found["lacking"] if part.partition(",")[0] not in of]
     return {**found, OVERHEAD: over, "load": load, "lacking": lacking, "earlier": of}
+
+
+def _asked(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many questions each client asked in a turn, by the answers that were counted."""
+    asked = {row["answers"] // (row["turns"] * row["clients"]) for row in rows}
+    return " to ".join(str(n) for n in sorted({min(asked), max(asked)}))
 
 
 def _turns(rows: Sequence[Mapping[str, Any]]) -> str:
