@@ -172,6 +172,8 @@ class Service:
             "object": "model",
             "created": self.began,
             "owned_by": "semspec",
+            "root": self.settings.name,  # vLLM's benchmark takes its model from there
+            "parent": None,
             "max_model_len": solver.context_limit if solver else None,
         }
 
