@@ -66,6 +66,10 @@ def test_steps_arrive_coloured_by_their_author(browser: Browser, live: Live, dar
         "['draft', 'target'].map((c) => getComputedStyle(document.querySelector(`#with .reasoning .${c}`)).color)"
     )
     assert colours[0] != colours[1]
+    sizes = page.evaluate(
+        "['draft', 'target'].map((c) => getComputedStyle(document.querySelector(`#with .reasoning .${c}`)).fontSize)"
+    )
+    assert sizes[0] == sizes[1]
     assert "tokens/s" in page.evaluate("document.querySelector('#with .figures').innerText")
     if dark:
         assert "tokens/s" in page.evaluate("document.querySelector('#without .figures').innerText")
