@@ -29,7 +29,16 @@ from __future__ import annotations
 
 from semspec.protocols.benchmark import Benchmark, BenchmarkProblem, Grade
 from semspec.protocols.drafter import Drafter, DraftSession
-from semspec.protocols.engine import Caching, Concurrent, Constraining, Engine, EngineOptions, Need
+from semspec.protocols.engine import (
+    Caching,
+    Concurrent,
+    Constraining,
+    Engine,
+    EngineOptions,
+    Need,
+    Standing,
+    Watched,
+)
 from semspec.protocols.in_server import VERIFIED, InServer, Verified
 from semspec.protocols.kit import Earlier, Kit
 from semspec.protocols.plan import Plan
@@ -66,7 +75,9 @@ __all__ = [
     "Setup",
     "Source",
     "Splitter",
+    "Standing",
     "StopSession",
     "Stopper",
     "Verified",
+    "Watched",
 ]

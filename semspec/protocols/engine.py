@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 from semspec.models.location import ModelConfig
 from semspec.protocols.plugin import Plugin
@@ -121,6 +121,22 @@ class Concurrent(Engine, Protocol):
 
     def submit(self, query: Query) -> Future[Answer]:
         """Take a query and return at once."""
+        ...
+
+
+Standing = Literal["there", "away", "over"]
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """An engine whose model runs on servers, which may be lost."""
+
+    def standing(self) -> Future[Standing]:
+        """Look for the servers, from any thread, and return at once.
+
+        The result is "there" if one answers, "away" if none does, "over" if none is going to: this process has started
+        them, and they have ended.
+        """
         ...
 
 

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,9 +22,11 @@ from starlette.types import Receive, Scope, Send
 from semspec import __version__
 from semspec.errors import UserError
 from semspec.models.location import canonical_name
+from semspec.protocols import Standing
 from semspec.serve.errors import ApiError
 from semspec.serve.figures import positions
 from semspec.serve.keys import Keys, same_machine
+from semspec.serve.lookout import Lookout
 from semspec.serve.metrics import Metrics
 from semspec.serve.page import page
 from semspec.serve.preparing import Desk
@@ -35,6 +37,12 @@ from semspec.serve.settings import Settings
 from semspec.storage.screen import LOG, echo
 
 OPEN_TO_ALL = ("/health", "/ready", "/")  # probes and the page have no keys
+NO_TARGET = "no target"
+STANDINGS: Mapping[Standing, str] = {
+    "there": "ready",
+    "away": NO_TARGET,
+    "over": "the target's servers have ended",
+}
 RETRY = {"retry-after": "1"}
 TURNS = 5  # of the event loop, in which it hears that a connection has ended
 SHORT = 1 << 14  # bytes of a body that is prepared in less time than another thread needs to begin
@@ -53,6 +61,7 @@ class Service:
     def __init__(self, scheduler: Scheduler, settings: Settings, keys: Keys) -> None:
         self.scheduler, self.settings, self.keys = scheduler, settings, keys
         self.desk = Desk(scheduler, settings)
+        self.lookout = Lookout(scheduler)
         self.metrics = Metrics(
             settings.name,
             lambda: scheduler.running,
@@ -150,8 +159,20 @@ class Service:
     # ---- what is told about the server ----------------------------------------------------------
 
     async def health(self, http: HttpRequest) -> Response:
-        state = self.scheduler.state
+        """Tell whether this process is worth keeping: 503 also once its own servers of the target have ended."""
+        state = await self._state()
+        return Json({"status": state}, 200 if state in ("ready", NO_TARGET) else 503)
+
+    async def ready(self, http: HttpRequest) -> Response:
+        """Tell whether a request can be answered."""
+        state = await self._state()
         return Json({"status": state}, 200 if state == "ready" else 503)
+
+    async def _state(self) -> str:
+        state = self.scheduler.state
+        if state != "ready":
+            return state
+        return STANDINGS[await self.lookout.standing()]
 
     async def models(self, http: HttpRequest) -> Response:
         return Json({"object": "list", "data": [self._model()]})
@@ -173,6 +194,8 @@ class Service:
             "object": "model",
             "created": self.began,
             "owned_by": "semspec",
+            "root": self.settings.name,  # vLLM's benchmark takes its model from there
+            "parent": None,
             "max_model_len": solver.context_limit if solver else None,
         }
 
@@ -411,7 +434,7 @@ def build(
     routes = [
         Route("/", service.page),
         Route("/health", service.health),
-        Route("/ready", service.health),
+        Route("/ready", service.ready),
         Route("/metrics", service.metrics_text),
         Route("/server_info", service.server_info),
         Route("/model_info", service.model_info),

@@ -99,8 +99,9 @@ def under_way(lives: tuple[Live, Live]) -> float:
     return sum(live.metric("semspec:running") for live in lives)
 
 
-def goes_through(front: Live, lives: tuple[Live, Live]) -> None:
-    """A stream's first text is there while its server still writes; who goes frees its place."""
+@contextlib.contextmanager
+def begun(front: Live) -> Iterator[http.client.HTTPResponse]:
+    """A stream of which some text is there."""
     connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=120)
     with contextlib.closing(connection):
         head = {"content-type": "application/json"}
@@ -115,8 +116,14 @@ def goes_through(front: Live, lives: tuple[Live, Live]) -> None:
             if line.startswith(b"data: {"):
                 (choice,) = json.loads(line[6:])["choices"]
                 texts += bool(choice["delta"].get("reasoning_content"))
+        with got:
+            yield got
+
+
+def goes_through(front: Live, lives: tuple[Live, Live]) -> None:
+    """A stream's first text is there while its server still writes; who goes frees its place."""
+    with begun(front):
         assert under_way(lives) == 1  # it is being written
-        got.close()
     lives[0].wait(lambda: under_way(lives) == 0, "it is given up")
 
 
@@ -173,10 +180,17 @@ def test_through_sglang_router_answers_and_streams_are_ours(
 def test_through_nginx_a_server_that_has_gone_costs_nothing_but_its_own_answers(
     nginx: Live, lives: tuple[Live, Live]
 ) -> None:
-    """Last of all: it ends one of the two, and then the other."""
-    gone, left = lives
-    gone.process.kill()
-    gone.process.wait(30)
+    """Last of all: it ends one of the two in the middle of an answer, while the other one writes, too; and then the other."""
+    with begun(nginx) as lost:
+        gone, left = sorted(lives, key=lambda live: live.metric("semspec:running"), reverse=True)
+        with begun(left) as kept:
+            assert [live.metric("semspec:running") for live in (gone, left)] == [1, 1]
+            gone.process.kill()
+            gone.process.wait(30)
+            with pytest.raises(http.client.IncompleteRead) as broken:  # not as if it were whole
+                lost.read()
+            assert b"[DONE]" not in broken.value.partial
+            assert kept.read().endswith(b"data: [DONE]\n\n")
     told = nginx.chat(seed=3)
     assert told["choices"] == left.chat(seed=3)["choices"]
     left.process.kill()

@@ -505,6 +505,8 @@ def test_drafts_of_others_go_on_beside_a_tiny_top_p(live: Live) -> None:
 def test_models_health_and_counters(client: openai.OpenAI, live: Live) -> None:
     assert [model.id for model in client.models.list()] == [NAME]
     assert client.models.retrieve(NAME).id == NAME
+    (entry,) = json.loads(live.ask("/v1/models")[2])["data"]
+    assert (entry["root"], entry["parent"]) == (NAME, None)
     assert [live.ask(path)[0] for path in ("/health", "/ready")] == [200, 200]
     names = {
         "num_spec_steps": "vllm:spec_decode_num_drafts_total",

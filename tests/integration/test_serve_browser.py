@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from tests.support.browser import Browser, Page
 from tests.support.serving import Live, serving
 
 PICTURES = os.environ.get("SEMSPEC_PICTURES")  # a folder for whoever wants to look
+ASKED = 16  # requests, enough to last for several looks of the page
 LAST = "document.querySelector('#{}').dataset.done ?? null"
 
 
@@ -62,6 +66,10 @@ def test_steps_arrive_coloured_by_their_author(browser: Browser, live: Live, dar
         "['draft', 'target'].map((c) => getComputedStyle(document.querySelector(`#with .reasoning .${c}`)).color)"
     )
     assert colours[0] != colours[1]
+    sizes = page.evaluate(
+        "['draft', 'target'].map((c) => getComputedStyle(document.querySelector(`#with .reasoning .${c}`)).fontSize)"
+    )
+    assert sizes[0] == sizes[1]
     assert "tokens/s" in page.evaluate("document.querySelector('#with .figures').innerText")
     if dark:
         assert "tokens/s" in page.evaluate("document.querySelector('#without .figures').innerText")
@@ -73,11 +81,54 @@ def test_steps_arrive_coloured_by_their_author(browser: Browser, live: Live, dar
     assert (sum(map(int, paper[4:-1].split(","))) < 200) == dark
 
 
-def test_a_telephone_needs_no_sideways_scrolling(browser: Browser, live: Live) -> None:
-    page = answered(browser.open_url(f"{live.url}/", width=360, height=740), alone=True)
-    picture(page, "telephone")
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_telephone_needs_no_sideways_scrolling(browser: Browser, live: Live, dark: bool) -> None:
+    page = browser.open_url(f"{live.url}/", width=360, height=740, dark=dark)
+    answered(page, alone=True)
+    picture(page, "telephone-dark" if dark else "telephone")
     assert page.errors == []
     assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert not [one for one in page.evaluate(CONTRASTS) if one[2] < 4.5]
+
+
+def test_load_queue_and_acceptance_are_shown_while_requests_run(browser: Browser, live: Live) -> None:  # fmt: skip
+    """The page looks by itself; two answers are under way at a time, the others wait."""
+    figures = "Object.fromEntries(['running', 'waiting', 'share', 'accepted', 'written'].map((i) => [i, document.getElementById(i).innerText]))"
+    page = browser.open_url(f"{live.url}/")
+    page.until("document.querySelector('#running').innerText", "0")
+    before = live.metric("semspec:generation_tokens_total")
+    shown: list[dict[str, str]] = []
+    with ThreadPoolExecutor(ASKED) as pool:
+        asked = [pool.submit(live.chat, max_tokens=200, ignore_eos=True) for _ in range(ASKED)]
+        while not all(one.done() for one in asked):
+            shown.append(page.evaluate(figures))
+            time.sleep(0.1)
+        assert all(one.result()["usage"]["completion_tokens"] == 200 for one in asked)
+    busy = [one for one in shown if one["running"] == "2" and int(one["waiting"]) > 0]
+    assert busy, shown
+    assert max(int(one["waiting"]) for one in busy) <= ASKED - 2
+    grown = [one for one in busy if int(one["written"].replace(",", "")) > before]
+    assert grown, "no answer that was over meanwhile is in the figures"
+    for one in grown:
+        for name in ("share", "accepted"):
+            assert 0 < int(one[name].removesuffix(" %")) <= 100, one
+    idle = {"running": "0", "waiting": "0", **told(live)}
+    page.browser.wait(lambda: page.evaluate(figures) == idle, f"{idle} on the page")
+
+
+def told(live: Live) -> dict[str, str]:
+    """Return what the counters say now, as the page writes it."""
+    tokens = {who: live.metric("semspec:generation_tokens_total", author=who) for who in ("draft", "target")}  # fmt: skip
+    steps = {how: live.metric("semspec:steps_total", verdict=how) for how in ("accepted", "rejected")}  # fmt: skip
+    return {
+        "share": percent(tokens["draft"], sum(tokens.values())),
+        "accepted": percent(steps["accepted"], sum(steps.values())),
+        "written": f"{int(sum(tokens.values())):,}",
+    }
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{math.floor(100 * part / whole + 0.5)} %"  # as JavaScript rounds
 
 
 def test_what_a_model_or_a_user_writes_stays_text(browser: Browser, live: Live) -> None:

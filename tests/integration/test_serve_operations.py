@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from semspec.serve.lookout import EVERY
 from tests.support.serving import PATIENCE, Live, events_of, serving
 
 COMPLETIONS = "/v1/completions"
@@ -122,8 +123,12 @@ def test_without_a_target_requests_are_told_so_until_there_is_one_again(tmp_path
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "model_unavailable"
         assert live.ask(COMPLETIONS, body)[0] == 503  # and those that come meanwhile
         assert live.metric("semspec:requests_total", outcome="503") == 3
-        assert live.ask("/health")[0] == 200
+        time.sleep(EVERY)  # a look of before holds no longer
+        for path, status in (("/ready", 503), ("/health", 200)):  # it may come back
+            found, _, told = live.ask(path)
+            assert (found, json.loads(told)) == (status, {"status": "no target"})
         gone.unlink()
+        live.wait(lambda: live.ask("/ready")[0] == 200, "it is ready again")
         body["max_tokens"] = 5
         status, _, told = live.ask(COMPLETIONS, body)
         assert status == 200 and json.loads(told)["usage"]["completion_tokens"] == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -80,11 +81,20 @@ def test_it_answers_with_servers_of_its_own_and_ends_them(mark: str) -> None:
         assert live.metric("semspec:generation_tokens_total", author="draft") > 0
         assert prompts(live, "target") and prompts(live, "target-replica-2")
         children = psutil.Process(live.process.pid).children()
-        (keeper,) = [one for one in children if any(word.endswith("/target.log") for word in one.cmdline())]  # fmt: skip
+        keeper, last = (
+            next(one for one in children if any(word.endswith(f"/{name}.log") for word in one.cmdline()))
+            for name in ("target", "target-replica-2")
+        )  # fmt: skip
         keeper.children()[0].kill()
         assert answers(live) == told
         assert left([keeper.pid], 60) == []
         assert answers(live) == told
+        assert [live.ask(path)[0] for path in ("/ready", "/health")] == [200, 200]
+        last.children()[0].kill()
+        assert left([last.pid], 60) == []
+        for path in ("/ready", "/health"):  # nobody starts them again: a supervisor has to
+            live.wait(lambda path=path: live.ask(path)[0] == 503, f"{path} tells that no target is left")  # fmt: skip
+            assert json.loads(live.ask(path)[2]) == {"status": "the target's servers have ended"}
         live.process.send_signal(signal.SIGTERM)
         assert live.process.wait(WAIT) == 0
         assert live.lines()[-1]["event"] == "end"

@@ -113,6 +113,16 @@ def test_a_stream_has_what_the_target_writes_as_it_comes(alone: Live) -> None:
     assert len(told) >= 4 and len(between) > len(told) / 2
 
 
+def test_a_second_turn_finds_the_first_in_sglangs_cache(alone: Live) -> None:
+    turns = [{"role": "user", "content": "Modulo 100, let x=93, k is x - 5. Find k."}]
+    first = alone.chat(messages=turns)
+    answer = {"role": "assistant", "content": first["choices"][0]["message"]["content"]}
+    turns += [answer, {"role": "user", "content": "And k + 3?"}]
+    usage = alone.chat(messages=turns)["usage"]
+    read, cached = usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+    assert 0 < first["usage"]["prompt_tokens"] // 2 < cached < read, usage
+
+
 def test_a_seed_that_says_nothing_of_the_text_is_told(alone: Live) -> None:
     for temperature, repeats in ((0, True), (1, False)):
         told = alone.chat(seed=3, temperature=temperature, max_tokens=8)

@@ -24,6 +24,7 @@ from semspec.decoding.costs import Costs
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.errors import UserError
 from semspec.jobs.options import read_known
+from semspec.protocols import Standing
 from semspec.registry import register
 from semspec.solver import Solver
 from semspec.types import Answer, Query, Role
@@ -54,6 +55,11 @@ class Remote(ToyEngine):
 
     def submit(self, query: Query) -> Future[Answer]:
         return self.pool.submit(self._later, query)
+
+    def standing(self) -> Future[Standing]:
+        found: Future[Standing] = Future()
+        found.set_result("away" if self.may_go and LOST.exists() else "there")
+        return found
 
     def _later(self, query: Query) -> Answer:
         if self.may_go and LOST.exists():

@@ -21,7 +21,7 @@ from semspec.engines._sglang.engine import SglangEngine
 from semspec.engines._sglang.http import Http
 from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Scoring, Writing
-from semspec.engines._sglang.server import LostError, Reply, Server
+from semspec.engines._sglang.server import Look, LostError, Reply, Server
 from semspec.engines._sglang.streams import MOST, EventSize, Reopening
 from semspec.engines.news import ReplicaLine
 from semspec.engines.sglang import KEY, Sglang
@@ -524,8 +524,9 @@ def test_a_lost_replica_is_told_once_and_again_when_it_answers() -> None:
 class Moody:
     """A place that is there or not, and holds one model or another."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, seen: Look = "there") -> None:
         self.name, self.there, self.busy, self.model = name, True, False, "right"
+        self.seen = seen
         self.told: list[str] = []
 
     async def generate(self, payload: Mapping[str, Any], times: int = 1) -> Reply:
@@ -545,6 +546,9 @@ class Moody:
         if not self.there:
             raise LostError("gone")
 
+    async def look(self) -> Look:
+        return self.seen
+
     async def abort(self, rid: str) -> None: ...
 
     async def close(self) -> None: ...
@@ -557,6 +561,40 @@ def moody() -> Iterator[tuple[SglangEngine, list[Moody]]]:
     engine = SglangEngine(places, right, frozenset(), "target", patience=2.0)
     yield engine, places
     engine.close()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_look_tells_servers_that_are_away_from_those_that_have_ended(own: bool) -> None:
+    """Nobody listens at one's port, the other one's connections hang: it may come back, whoever started it."""
+    right = identity.Expected("right", (), 9, 99, 1, 1, ())
+
+    def standing(*places: Any) -> str:
+        engine = SglangEngine([Moody("a")], right, frozenset(), "target", files_known=own)
+        engine.replicas.places = list(places)
+        with contextlib.closing(engine):
+            return engine.standing().result(10)
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    gone = Server(f"http://127.0.0.1:{port}", timeout=1, patience=0)
+    assert standing(gone) == ("over" if own else "away")
+    with silent_host() as url:
+        assert standing(gone, Server(url, timeout=1, patience=0)) == "away"
+        assert standing(gone, Server(url, timeout=1, patience=0), Moody("b")) == "there"
+    assert standing(gone, Moody("b", "away")) == "away"
+
+
+@pytest.mark.parametrize(("status", "found"), [(200, "there"), (404, "there"), (503, "away")])
+def test_a_server_that_is_starting_is_not_there_yet(status: int, found: str) -> None:
+    """Any other answer is that of a server: what it says is for the requests to find out."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d Told\r\ncontent-length: 2\r\n\r\n{}" % status)
+        await writer.drain()
+        writer.close()
+
+    assert asyncio.run(speaking(talk, lambda url: Server(url, timeout=1, patience=0).look())) == found  # fmt: skip
 
 
 def write_one(key: int) -> Query:

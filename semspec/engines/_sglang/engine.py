@@ -17,9 +17,10 @@ from semspec.engines._sglang.checks import Checks
 from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Payload, Scoring, Writing
 from semspec.engines._sglang.sender import Sender
-from semspec.engines._sglang.server import Server
+from semspec.engines._sglang.server import Look, Server
 from semspec.engines._sglang.streams import Reopening, Streams
 from semspec.engines.sglang import Sglang
+from semspec.protocols import Standing
 from semspec.types import Answer, Context, Generate, Query, Role, What
 
 SLICE = 512  # tokens of a whole problem for which a request may take as long as any other
@@ -115,6 +116,10 @@ class SglangEngine:
 
         task.add_done_callback(finished)
 
+    def standing(self) -> Future[Standing]:
+        """Look for the servers, and return at once; see ``protocols.Watched``."""
+        return asyncio.run_coroutine_threadsafe(self._look(), self._loop)
+
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         """Answer all queries at once."""
         return [future.result() for future in [self.submit(query) for query in queries]]
@@ -151,6 +156,21 @@ class SglangEngine:
             await place.close()
 
     # ---- in the loop ----------------------------------------------------------------------------
+
+    async def _look(self) -> Standing:
+        looks = [asyncio.create_task(place.look()) for place in self.replicas.places]
+        found: list[Look] = []
+        try:
+            for look in asyncio.as_completed(looks):
+                found.append(await look)
+                if found[-1] == "there":
+                    return "there"
+        finally:
+            for one in looks:
+                one.cancel()
+        # a server of one's own is on this machine, and its port is closed once it has ended
+        ended = self.files_known and all(one == "refused" for one in found)
+        return "over" if ended else "away"
 
     async def _answer(self, query: Query) -> Answer:
         highest = max([*query.context.tokens, *query.tokens], default=0)

@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from semspec.engines._sglang.http import Http, SilentError, UnreachedError
 from semspec.engines.sglang import KEY
@@ -20,10 +20,12 @@ from semspec.sglang_plugin import protocol
 # longer is checked again before it gets a query.
 BLIP = 1.0
 WORKERS = 3.0  # seconds for what a router's workers say; they may be out of reach
+LOOK = 2.0  # seconds in which a server that is there says so
 FIRST_PAUSE = 0.1  # seconds between attempts, doubled each time
 BUSY = frozenset({429, 502, 503, 504})  # of a router, or of a server that is starting
 
 Reply = Mapping[str, Any]
+Look = Literal["there", "away", "refused"]
 T = TypeVar("T")
 EVENT = b"data: "
 LAST = b"[DONE]"
@@ -173,6 +175,17 @@ class Server:
             told = await asyncio.gather(*(_server_info(url) for url in places))
             found = [state for info in told for state in info.get("internal_states") or [None]]
         return found
+
+    async def look(self) -> Look:
+        """Return whether the server answers at all; "refused": nobody listens at its port."""
+        try:
+            async with asyncio.timeout(LOOK):
+                status, _ = await self.http.request("GET", "/model_info")
+        except ConnectionRefusedError:
+            return "refused"
+        except (OSError, EOFError):
+            return "away"
+        return "away" if status in BUSY else "there"
 
     async def close(self) -> None:
         self.http.close()

@@ -1,0 +1,40 @@
+"""Whether the target can be asked: what the probes say of servers that are elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from semspec.protocols import Standing, Watched
+from semspec.serve.scheduling import Scheduler
+
+EVERY = 1.0  # seconds for which a look holds, however many probes there are
+LIMIT = 4.0  # seconds after which a look that has not ended counts as "away"
+
+
+class Lookout:
+    """Looks for the target's servers when a probe asks."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._look: asyncio.Task[Standing] | None = None
+        self._looked = 0.0  # when the last look began
+
+    async def standing(self) -> Standing:
+        """Return how the target stands; a target in this process is always there."""
+        solver = self._scheduler.solver
+        target = solver.engines["target"] if solver is not None else None
+        if not isinstance(target, Watched):
+            return "there"
+        now = time.monotonic()
+        if self._look is None or (self._look.done() and now - self._looked >= EVERY):
+            self._look, self._looked = asyncio.create_task(_look(target)), now
+        return await asyncio.shield(self._look)
+
+
+async def _look(target: Watched) -> Standing:
+    try:
+        async with asyncio.timeout(LIMIT):
+            return await asyncio.wrap_future(target.standing())
+    except TimeoutError:
+        return "away"

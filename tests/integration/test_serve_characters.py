@@ -1,0 +1,49 @@
+"""Streams of characters that take several tokens each: every delta has whole characters, wherever the tokens are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.support.serving import Live, events_of, serving
+
+TEXT = "é🙂漢"  # a token of the embedded tokenizer for each byte
+WHOLE = (0, 2, 6)  # bytes of the text, from its beginning, behind which a character ends
+SIZE = len(TEXT.encode())
+OPENING = f"<|im_start|>user\nSay it.<|im_end|>\n<|im_start|>assistant\n<think>\n{TEXT}"
+OPTIONS = ("split=token", "accept=logprob", "threshold=-1000", "draft=reference", "longest=7", "temperature=1", "adaptive=false")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Copies its reference in drafts of 7 bytes, all of which its rule accepts."""
+    file = tmp_path_factory.mktemp("reference") / "text"
+    file.write_text(TEXT * 200)
+    with serving(*OPTIONS, f"file={file}", "max_new_tokens=900") as running:
+        yield running
+
+
+def streamed(live: Live, times: int) -> list[dict[str, Any]]:
+    """Return the events with text of an answer that repeats the text so often."""
+    body = {"prompt": OPENING, "max_tokens": times * SIZE, "ignore_eos": True, "stream": True}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    status, _, raw = live.ask("/v1/completions", {**body, "stream_options": options})
+    assert status == 200, raw
+    return [one for one in events_of(raw) if one["choices"] and one["choices"][0]["text"]]
+
+
+def test_no_character_is_broken_over_two_deltas(live: Live) -> None:
+    """Four streams at once. Some deltas are told while the last character has come in part: it waits for the next one."""
+    times = (40, 50, 60, 70)
+    with ThreadPoolExecutor(len(times)) as pool:
+        answers = list(pool.map(lambda n: streamed(live, n), times))
+    cut = 0
+    for n, events in zip(times, answers, strict=True):
+        deltas = [one["choices"][0]["text"] for one in events]
+        assert "".join(deltas) == TEXT * n and len(deltas) > 2
+        assert not any("\ufffd" in delta for delta in deltas)
+        cut += sum(one["usage"]["completion_tokens"] % SIZE not in WHOLE for one in events)
+    assert cut > 0, "no delta was told within a character"
