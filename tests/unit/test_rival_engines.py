@@ -200,7 +200,7 @@ def copied() -> dict[str, Any]:
 
 def served() -> dict[str, Any]:
     common = {"clients": 4, "ratio_interval": (1.9, 2.1), "first": 0.1, "first_p90": 0.2}
-    common |= {"table": "hf", "turns": 2, "right": 0.75, "answers": 8}
+    common |= {"table": "hf", "turns": 2, "right": 0.75, "answers": 16}
     over = {"problems": 3, "turns": 2, "ratio": 1.015, "milliseconds": 3.0, "seconds": 0.2}
     over |= {"length": 0, "kind": "stream"}
     return {
@@ -222,7 +222,7 @@ def test_the_servers_page_says_what_it_costs_and_what_drafts_bring() -> None:
         "| as the model ends them | as a stream | 3, 2 times | 200 | +3.0 | +1.5 % [+0.0, +3.0] |"
         in shown
     )
-    assert "| 4 | drafts | 100 | 2.00x [1.90, 2.10] | 0.10 (0.20) | 0.75 of 8 |" in shown
+    assert "| 4 | drafts | 100 | 2.00x [1.90, 2.10] | 0.10 (0.20) | 0.75 of 16 |" in shown
     assert "| 4 | target alone | 50 |  |" in shown
     assert "**engine=hf**" in shown and "SGLang" not in shown and "Not measured" not in shown
 
