@@ -6,6 +6,7 @@ import contextlib
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import fields
+from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
@@ -117,16 +118,13 @@ def _explain(error: Exception, job: Sequence[str], command: str, own: Collection
 
 def _unknown(key: str, known: Sequence[str], command: str) -> str:
     """Say who has an option that nobody who was chosen has, or which one is spelt alike."""
-    plugins: dict[str, list[str]] = {
-        f"{group}={plugin.name}": [one.name for one in fields(plugin.cls)]
-        for group in WITHOUT_GROUP
-        for plugin in registry.plugins(config.GROUPS[group]).values()  # type: ignore[arg-type]
-    }
-    if owners := [plugin for plugin, names in plugins.items() if key in names]:
+    kinds: dict[str, Any] = {group: config.GROUPS[group] for group in WITHOUT_GROUP}
+    if owners := [f"{group}={name}" for group, kind in kinds.items() for name in registry.owners(kind, key)]:  # fmt: skip
         return f"unknown option '{key}' here: it is one of {', '.join(owners)}; choose such a one, or leave it out"
     hint = config.did_you_mean(key, known)
     if hint == ";":
+        found = (plugin for kind in kinds.values() for plugin in registry.plugins(kind).values())
         hint = config.did_you_mean(
-            key, sorted({name for names in plugins.values() for name in names})
+            key, sorted({one.name for plugin in found for one in fields(plugin.cls)})
         )
     return f"unknown option '{key}'{hint} see python -m {command} --help"

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from semspec.decoding.budget_hindsight import Hindsight
-from semspec.decoding.budget_prospects import Proposal
 from semspec.decoding.costs import ASK, CHAIN
 from semspec.decoding.economy import LOOK, NET
 from semspec.decoding.experience import EXPLORE
@@ -164,19 +163,17 @@ class Adaptive(Hindsight):
         if not draft.tokens:
             self._found(0.0, 0.0)
             return
-        parents = draft.parents if draft.parents is not None else range(-1, len(draft.tokens) - 1)
-        signals = self._signals(draft, parents)
-        self._proposal = Proposal(draft.tokens, parents, signals)
+        self._proposal = proposal = self._proposed(draft)
         if self.chain:
             return
         if not self.cuts or draft.probs is not None:  # drawn, if not by every draft of its drafter
             if draft.parents is not None:
                 self._sent(len(draft.tokens))
             return
-        nodes, hope, price, is_chain = self._weighed(parents, signals)
+        nodes, hope, price, is_chain = self._weighed(proposal.parents, proposal.signals)
         if not self._found(self._mood * hope, price, nodes):
             nodes, hope = [], 0.0
-        self._proposal.sent = frozenset(nodes)
+        proposal.sent = frozenset(nodes)
         self._hope = hope
         if not self.copies and nodes:
             self._sent(len(nodes))
@@ -198,9 +195,8 @@ class Adaptive(Hindsight):
             economy.net = SLOWER * economy.net + (1 - SLOWER) * worth
             if not sends and self.net <= 0 and not self._ledger.crowded:
                 self._rest(-self.net)
-                if (
-                    economy.rate > CLOSE
-                ):  # where copies save time, each token by which one begins later is dear
+                # where copies save time, each token by which one begins later is dear
+                if economy.rate > CLOSE:
                     self._alone = max(self._alone, self._shadowed())
             elif not sends:
                 self._alone = self._stride()

@@ -130,11 +130,8 @@ class Beside(Adaptive):
         self._settle()
         copying, proposal = self.copying, None
         if found.tokens and self.economy.token:
-            parents = (
-                found.parents if found.parents is not None else range(-1, len(found.tokens) - 1)
-            )
-            signals = copying._signals(found, parents)
-            proposal = Proposal(found.tokens, parents, signals, frozenset())
+            proposal = copying._proposed(found)
+            proposal.sent = frozenset()
         if not self._asked or self._copies(found, proposal):
             if self._asked:
                 self._asked, self.chain = 0, False

@@ -105,6 +105,11 @@ class Prospects:
             self._prices[kind, size] = known
         return known
 
+    def _proposed(self, draft: Draft) -> Proposal:
+        """Return a draft with what is known of its nodes."""
+        parents = draft.parents if draft.parents is not None else range(-1, len(draft.tokens) - 1)
+        return Proposal(draft.tokens, parents, self._signals(draft, parents))
+
     def _signals(self, draft: Draft, parents: Sequence[int]) -> list[Signal]:
         """Return what is known of each node."""
         if self.chain or not self.cuts:
