@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from semspec.deferred import hydra
 from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.report.terminal import open_console
+from semspec.results.records import RunFolder
 from semspec.runner import execute
 from semspec.storage.screen import complain, echo
 
@@ -45,6 +47,24 @@ def run_job(composed: DictConfig) -> None:
         # SystemExit, because Hydra prints a line of its own about any other
         complain(error)
         sys.exit(2)
+    except KeyboardInterrupt as error:
+        error.add_note(_kept(folder))
+        raise
+
+
+def _kept(folder: Path) -> str:
+    """Say what an interrupted run has kept, and how to go on."""
+    run = RunFolder(folder)
+    said = run.status
+    if "total" not in said:  # it had not begun to solve
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        return "nothing was solved yet: run the same command again"
+    here = Path(os.path.relpath(folder))
+    shown = folder if ".." in here.parts else here
+    done = sum(1 for _ in run.problem_lines())  # status.json may be one behind
+    kept = f"{done} of {said['total']} problems are kept"
+    return f"{kept}: the same command with {shlex.quote(f'hydra.run.dir={shown}')} goes on"
 
 
 def main() -> None:

@@ -57,7 +57,9 @@ def check_arguments(
     for text in given:
         key, equals, value = text.partition("=")
         if not equals:
-            raise UserError(f"'{text}' is not an option: options are written name=value")
+            raise UserError(
+                f"'{text}' is not an option: options are written name=value; python -m {command} --help lists all"
+            )
         if key.startswith("+"):
             raise UserError(f"'{text}' would add an option that nothing reads: leave the + out")
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not value.strip():

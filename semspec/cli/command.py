@@ -1,22 +1,33 @@
-"""Start and end commands: a user's mistake (exit code 2) or an interruption (130) is one line."""
+"""Start and end commands: a user's mistake (exit code 2), Ctrl-C (130) or SIGTERM (143) is one line."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 from semspec.errors import UserError
 from semspec.storage.screen import complain, echo
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: whatever cleans up after Ctrl-C cleans up after this, too."""
+
+
 def ends_in_one_line(command: Callable[[], object]) -> None:
-    """Run a command; report a UserError or an interruption in one line, without a traceback."""
+    """Run a command; report a UserError or an interruption in one line, without a traceback.
+
+    The notes of an interruption say what was kept and how to go on.
+    """
     sys.excepthook = _show_traceback
     try:
-        command()
+        with _sigterm_raises():
+            command()
     except UserError as error:
         complain(error)
         sys.exit(2)
@@ -24,10 +35,32 @@ def ends_in_one_line(command: Callable[[], object]) -> None:
         # the reader (such as head) has closed the pipe: discard what is still to be flushed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except KeyboardInterrupt:
-        complain("interrupted; rerun with the same folder to resume")
+    except KeyboardInterrupt as error:
+        notes = getattr(error, "__notes__", ["rerun with the same folder to resume"])
+        complain("; ".join(["interrupted", *notes]))
         sys.stderr.flush()
-        os._exit(130)  # at once, so that nothing still running changes the exit status
+        ended = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+        os._exit(128 + ended)  # at once, so that nothing still running changes the exit status
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM raise Terminated, once: a second one ends the process at once."""
+
+    def terminate(_: int, __: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Terminated
+
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL:  # whoever has started this process wants it otherwise
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is terminate:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _show_traceback(_: object, error: BaseException, __: object) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from semspec import config, registry
+from semspec.choices import nested
 from semspec.jobs import experiments
 from semspec.report.terminal import Screen, open_console
 
@@ -27,6 +28,13 @@ EXAMPLES = (
     ("python -m semspec.run hydra.run.dir=runs/mine", "a folder of your choice; again: resume"),
 )
 
+# what a run chooses by itself where nothing is said of either
+HELPED = dict(one.split("=") for one in nested.HELP)
+FIRST_NOTE = (
+    "where whole steps of a small model are drafted and rule and engine can do both; elsewhere, or once one of the two is"
+    " given, salvage=false and nested=none. A run says what it has chosen."
+)
+
 
 def show(console: Screen | None = None) -> None:
     console = console or open_console()
@@ -37,8 +45,10 @@ def show(console: Screen | None = None) -> None:
     for field in fields(config.RunConfig):
         shown = chosen.get(field.name, field.default if _is_plain(field.default) else "")
         shown = config.AUTO if field.name == "engine" else shown
+        shown = f"{HELPED[field.name]} (1)" if field.name in HELPED else shown
         rows.append((field.name, config.HELP[field.name], Text(_typed(shown), "dim")))
     show_rows(console, rows)
+    console.print(f"\n  (1) {FIRST_NOTE}")
     for group in ("model", "draft", "accept", "stop", "split", "engine", "benchmark"):
         show_title(console, f"\n{group}=")
         if group == "split":

@@ -32,7 +32,8 @@ class Options:
 
 
 HELP = f"""\
-usage: python -m semspec.report run=FOLDER   [out=FILE] [transcripts=24]
+usage: python -m semspec.report FOLDER [out=FILE] [transcripts=24]
+       python -m semspec.report run=FOLDER   [out=FILE] [transcripts=24]
        python -m semspec.report sweep=FOLDER [out=FILE]
        python -m semspec.report schema=true      the JSON schema of result.json
 
@@ -43,16 +44,32 @@ run or the sweep is still going on. The jobs of a finished sweep keep their own 
 {described(Options)}
 """
 
+# any of them is enough for a page about a run
+RUN_FILES = ("config.json", "status.json", "problems.jsonl", "result.json")
+
+
+def _named(argument: str) -> str:
+    """Return a folder that was given without a name as ``run=`` or ``sweep=``."""
+    if "=" in argument:
+        return argument
+    folder = Path(argument).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"there is no folder '{argument}': give that of a run or a sweep")
+    is_run = any((folder / name).exists() for name in RUN_FILES)
+    return f"run={argument}" if is_run else f"sweep={argument}"
+
 
 def run(arguments: Sequence[str]) -> None:
-    given = read(Options, arguments, "semspec.report")
+    if len([one for one in arguments if "=" not in one]) > 1:
+        raise UserError(
+            "give one folder; sweep=FOLDER takes one that has several runs or sweeps in it"
+        )
+    given = read(Options, [_named(one) for one in arguments], "semspec.report")
     if given.schema:
         echo(json.dumps(SCHEMA, indent=2))
         return
     if bool(given.run) == bool(given.sweep):
-        raise UserError(
-            "give either run=FOLDER or sweep=FOLDER; see python -m semspec.report --help"
-        )
+        raise UserError("give the folder of one run or sweep; see python -m semspec.report --help")
     out = Path(given.out).expanduser() if given.out else None
     if given.transcripts >= 0 and given.sweep:
         raise UserError("transcripts= belongs to run=FOLDER")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from semspec.config import did_you_mean
 from semspec.storage.screen import visible
@@ -65,19 +65,59 @@ def refused(param: str, message: str) -> ApiError:
     return ApiError(400, named, param, "invalid_value")
 
 
-def explained(error: ValidationError, known: Mapping[str, Collection[str]]) -> ApiError:
-    """Return the first thing that is wrong, by the path of its field; ``known``: the fields of each object, by its path."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    skipped = {"str", "list[str]", "list[int]", "list[list[int]]", "list[TextPart]", "TextPart"}
-    *parents, name = [str(part) for part in first["loc"] if str(part) not in skipped] or [""]
+_UNIONS = {"str", "list[str]", "list[int]", "list[list[int]]", "list[TextPart]", "TextPart"}
+
+
+def _place(parts: Sequence[int | str]) -> tuple[list[str], str]:
+    """Return the path of a field as a client has written it: the objects that it is in, and its name."""
+    *parents, name = [str(part) for part in parts if str(part) not in _UNIONS] or [""]
+    return parents, name
+
+
+def _fields_at(kind: type[BaseModel], parents: Sequence[str]) -> set[str]:
+    """Return the names that the fields of an object within a body may have."""
+    kinds = [kind]
+    for part in parents:
+        if part.isdigit():  # one of a list
+            continue
+        inner = [one.model_fields[part].annotation for one in kinds if part in one.model_fields]
+        kinds = [model for annotation in inner for model in _models_in(annotation)]
+    return {field.alias or name for one in kinds for name, field in one.model_fields.items()}
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def explained(
+    error: ValidationError, kind: type[BaseModel], also: Collection[str] = ()
+) -> ApiError:
+    """Return the first thing that is wrong with a body of a kind, by the path of its field; ``also``: fields beside the kind's.
+
+    A field that is missing may stand there under a name that is spelt wrong: then that is what is wrong.
+    """
+    found = error.errors(include_url=False, include_input=False)
+    places = [_place(one["loc"]) for one in found]
+    names = [{*_fields_at(kind, parents), *(() if parents else also)} for parents, _ in places]
+    nears = [
+        did_you_mean(name, sorted(known)) if one["type"] == "extra_forbidden" else ";"
+        for one, (_, name), known in zip(found, places, names, strict=True)
+    ]
+    at = 0
+    if found[0]["type"] == "missing":
+        at = next((i for i, near in enumerate(nears) if near != ";"), 0)
+    first, (parents, name), near = found[at], places[at], nears[at]
     path = ".".join([*parents, name])
     if first["type"] == "extra_forbidden":
-        near = did_you_mean(name, sorted(known.get(".".join(parents), ())))
         way = ": leave it out" if near == ";" else f"{near} leave it out otherwise"
         return ApiError(400, f"{path} is not known to this server{way}", path, "unknown_parameter")
     # pydantic's own words name classes, or count what is there "after validation"
     message = {
         "model_type": "give an object",
+        "missing": "is missing",
         "too_short": f"give at least {first.get('ctx', {}).get('min_length')}",
     }.get(first["type"], first["msg"].removeprefix("Value error, "))
     return ApiError(400, f"{path}: {message}", path, "invalid_value")

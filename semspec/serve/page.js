@@ -8,42 +8,76 @@ const headers = () => {
 };
 
 // Texts of models are set as text alone: nothing in them becomes markup.
-const put = (place, text, kind) => {
-  const last = place.lastElementChild;
-  if (last && last.className === kind && !last.dataset.closed) {
-    last.append(text);
-    return last;
-  }
-  const made = document.createElement("span");
+const add = (place, name, kind, text) => {
+  const made = document.createElement(name);
   made.className = kind;
-  made.append(text);
+  made.textContent = text;
   place.append(made);
   return made;
+};
+const paragraph = (place, kind = "") => add(place, "p", kind, "");
+
+// Blank lines become paragraphs. Line breaks at the end of a text wait: the next text may belong to another paragraph.
+const write = (place, text, kind) => {
+  const all = (place.dataset.breaks ?? "") + text, body = all.replace(/\n+$/, "");
+  place.dataset.breaks = all.slice(body.length);
+  body.split(/\n{2,}/).forEach((piece, at) => {
+    const into = at || !place.lastElementChild ? paragraph(place) : place.lastElementChild;
+    if (!piece) return;
+    const last = into.lastElementChild;
+    if (last?.className === kind && !last.dataset.closed) last.append(piece);
+    else add(into, "span", kind, piece);
+  });
+};
+
+const score = (into, value, what) => {
+  if (value === null || value === undefined) return;
+  add(into, "span", "score", value.toFixed(2)).title = `score of the ${what} step`;
+};
+
+// A rejected step stands before what was written instead: in a paragraph of its own, if that begins one.
+const reject = (place, steps, apart) => {
+  for (const step of steps.splice(0)) {
+    const [before, after] = step.text.split($("content").dataset.close);
+    const into = apart || !place.lastElementChild ? paragraph(place, "gone") : place.lastElementChild;
+    if (before.trim()) add(into, "del", "", apart ? before.trim() : before.replace(/\n+$/, ""));
+    if (after !== undefined) {
+      add(into, "span", "note", "(ends the thinking)");
+      if (after.trim()) add(into, "del", "", after.trim());
+    }
+    score(into, step.score, "rejected");
+  }
 };
 
 const show = (section, delta, figures) => {
   const thought = section.querySelector(".reasoning"), said = section.querySelector(".content");
   const ours = delta.semspec ?? {};
-  let place = delta.content ? said : thought;
-  if (!delta.content && !delta.reasoning_content && said.childElementCount) place = said;
   const text = delta.reasoning_content ?? delta.content ?? "";
   if (text) {
-    put(place, text, ours.author ?? "target");
-    section.querySelector(place === said ? ".answered" : ".thought").hidden = false;
+    const place = delta.content ? said : thought;
+    const begins = !place.lastElementChild || /^\n\n/.test((place.dataset.breaks ?? "") + text);
+    reject(place, figures.gone, begins);
+    if (begins) {
+      paragraph(place);
+      delete place.dataset.breaks;
+    }
+    write(place, begins ? text.replace(/^\n+/, "") : text, ours.author ?? "target");
+    if (begins) section.querySelector(place === said ? ".answered" : ".thought").hidden = false;
+    section.querySelector(".state").textContent = place === said ? "answering…" : "thinking…";
+    figures.place = place;
     figures.first ??= performance.now() - figures.began;
   }
   if (ours.accepted === undefined) return;
   if (!ours.accepted) {
-    if (ours.text) put(place, ours.text.trim(), "rejected").dataset.closed = "1";
+    if (ours.text) figures.gone.push(ours);
     figures.rejected += 1;
-  } else if (ours.author === "draft") figures.accepted += 1;
-  const last = place.lastElementChild;
-  if (last) last.dataset.closed = "1";
-  if (ours.score !== null && ours.score !== undefined) {
-    const mark = put(place, ours.score.toFixed(2), "score");
-    mark.dataset.closed = "1";
-    mark.title = ours.accepted ? "score of the accepted step" : "score of the rejected step";
+    return;
   }
+  if (ours.author === "draft") figures.accepted += 1;
+  const into = figures.place?.lastElementChild;
+  if (!into) return;
+  if (into.lastElementChild) into.lastElementChild.dataset.closed = "1";
+  score(into, ours.score, "accepted");
 };
 
 const tell = (section, figures, usage) => {
@@ -54,72 +88,133 @@ const tell = (section, figures, usage) => {
   section.querySelector(".figures").textContent = parts.join(" · ");
 };
 
-const ask = async (section, off, signal) => {
-  section.hidden = false;
-  for (const part of section.querySelectorAll(".reasoning, .content, .figures")) part.replaceChildren();
+const clear = (section) => {
+  section.hidden = true;
+  delete section.dataset.done;
+  for (const part of section.querySelectorAll(".reasoning, .content, .figures, .state")) {
+    part.replaceChildren();
+    delete part.dataset.breaks;
+  }
   for (const part of section.querySelectorAll("h3")) part.hidden = true;
-  const figures = { began: performance.now(), accepted: 0, rejected: 0 };
-  const body = {
-    model: $("model").textContent, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true },
-    max_completion_tokens: Number($("limit").value), messages: [{ role: "user", content: $("question").value }],
-    semspec: { off, steps: !off },
-  };
-  const response = await fetch("/v1/chat/completions", { method: "POST", headers: headers(), body: JSON.stringify(body), signal });
-  if (!response.ok) throw new Error((await response.json()).error.message);
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+};
+
+class Refused extends Error {
+  constructor(status, told) {
+    super((told?.message ?? `The server answers with status ${status}.`).replace(/^max_completion_tokens: /, "Tokens at most: "));
+    this.field = status === 401 ? "key" : told?.param === "max_completion_tokens" ? "limit" : null;
+  }
+}
+
+const SILENT = { message: "The server does not answer. Is it still running?" };
+const reached = (promise) =>
+  promise.catch((error) => {
+    throw error.name === "AbortError" ? error : new Refused(0, SILENT);
+  });
+
+const events = async function* (stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let pending = "";
   for (;;) {
-    const { value, done } = await reader.read();
-    if (done) break;
-    const events = (pending + value).split("\n\n");
-    pending = events.pop();
-    for (const one of events) {
+    const { value, done } = await reached(reader.read());
+    if (done) return;
+    const parts = (pending + value).split("\n\n");
+    pending = parts.pop();
+    for (const one of parts) {
       const data = one.replace(/^data: /, "");
-      if (data === "[DONE]") continue;
-      const told = JSON.parse(data);
-      if (told.error) throw new Error(told.error.message);
-      if (told.choices.length) show(section, told.choices[0].delta, figures);
-      if (told.usage) tell(section, figures, told.usage);
+      if (data !== "[DONE]") yield JSON.parse(data);
     }
   }
-  section.dataset.done = "1";
+};
+
+const ask = async (section, off, signal) => {
+  clear(section);
+  section.hidden = false;
+  const state = section.querySelector(".state");
+  state.textContent = "waiting for the first words…";
+  const figures = { began: performance.now(), accepted: 0, rejected: 0, gone: [] };
+  const limit = Number($("limit").value);
+  const body = {
+    model: $("model").textContent, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true },
+    max_completion_tokens: limit, messages: [{ role: "user", content: $("question").value }],
+    semspec: { off, steps: !off },
+  };
+  let ended = "broken off";
+  try {
+    const response = await reached(fetch("/v1/chat/completions", { method: "POST", headers: headers(), body: JSON.stringify(body), signal }));
+    if (!response.ok) throw new Refused(response.status, (await response.json().catch(() => ({}))).error);
+    for await (const told of events(response.body)) {
+      if (told.error) throw new Refused(500, told.error);
+      const [choice] = told.choices;
+      if (choice) show(section, choice.delta, figures);
+      if (choice?.finish_reason) ended = choice.finish_reason === "length" ? `cut off at ${limit} tokens` : "finished";
+      if (told.usage) tell(section, figures, told.usage);
+    }
+    section.dataset.done = "1";
+  } catch (error) {
+    if (error.name === "AbortError") ended = "stopped";
+    else section.hidden = figures.first === undefined;
+    throw error;
+  } finally {
+    reject(figures.place ?? section.querySelector(".reasoning"), figures.gone, true);
+    state.textContent = ended;
+  }
+};
+
+const complain = (error) => {
+  $("error").textContent = error.message;
+  $("error").hidden = false;
+  if (!error.field) return;
+  $(error.field).setAttribute("aria-invalid", "true");
+  $(error.field).focus();
+};
+
+// The button that was pressed goes: whoever has no mouse goes on at the other one.
+const turn = (busy) => {
+  const [from, to] = busy ? ["send", "stop"] : ["stop", "send"];
+  const here = document.activeElement === $(from);
+  $("stop").hidden = !busy;
+  $("send").disabled = busy;
+  if (here) $(to).focus();
 };
 
 $("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
+  if ($("send").disabled) return;
   asking = new AbortController();
-  $("send").disabled = true;
-  $("stop").hidden = false;
   $("error").hidden = true;
-  for (const name of ["with", "without"]) {
-    $(name).hidden = true;
-    delete $(name).dataset.done;
-  }
+  for (const name of ["key", "limit"]) $(name).removeAttribute("aria-invalid");
+  for (const name of ["with", "without"]) clear($(name));
+  turn(true);
   try {
     await ask($("with"), false, asking.signal);
     if ($("alone").checked) await ask($("without"), true, asking.signal);
+    turn(false);
   } catch (error) {
-    if (error.name !== "AbortError") {
-      $("error").textContent = error.message;
-      $("error").hidden = false;
-    }
+    turn(false);
+    if (error.name !== "AbortError") complain(error);
   }
-  $("send").disabled = false;
-  $("stop").hidden = true;
   await look();
 });
 $("stop").addEventListener("click", () => asking?.abort());
+$("question").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("ask").requestSubmit();
+});
 
 const percent = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "–");
+const stale = (why) => {
+  $("stale").textContent = why;
+  $("stale").hidden = !why;
+};
 const look = async () => {
   let text;
   try {
     const response = await fetch("/metrics", { headers: headers() });
-    if (!response.ok) return;
+    if (!response.ok) return stale(response.status === 401 ? "These figures need an API key." : `The server gives no figures (status ${response.status}).`);
     text = await response.text();
   } catch {
-    return;
+    return stale("The server does not answer: these figures are not of now.");
   }
+  stale("");
   const value = (name, label = "") => {
     for (const line of text.split("\n")) if (line.startsWith(`${name}{`) && line.includes(label)) return Number(line.split(" ").pop());
     return 0;

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from semspec import __version__
+from semspec.models.text import CLOSE
 from semspec.report.html import MARK, esc, source_of
 
 _HERE = Path(__file__).parent
@@ -21,6 +22,7 @@ def page(model: str) -> tuple[str, str]:
     for name, value in (
         ("mark", MARK),
         ("model", esc(model)),
+        ("close", esc(CLOSE)),
         ("version", esc(__version__)),
         ("style", style),
         ("script", script),

@@ -570,8 +570,7 @@ def parse(kind: type[M], body: bytes, header: str | None = None) -> M:
     try:
         made = kind.model_validate(given)
     except ValidationError as error:
-        known = {"": {*kind.model_fields, *NEUTRAL}, "semspec": set(Semspec.model_fields)}
-        raise explained(error, known) from None
+        raise explained(error, kind, NEUTRAL) from None
     made.check()
     return made
 

@@ -193,8 +193,14 @@ def test_killed_runs_resume_and_end_with_the_same_result(tmp_path: Path, concurr
         assert results[0][key] == results[1][key]
 
 
-@pytest.mark.deep
-def test_an_interrupt_ends_with_one_line_and_the_run_resumes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "ends",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.deep), signal.SIGTERM],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_an_interrupt_ends_with_one_line_and_the_run_resumes(
+    tmp_path: Path, ends: signal.Signals
+) -> None:
     arguments = ("problems=5", *QUICK, f"hydra.run.dir={tmp_path}")
     process = subprocess.Popen(
         command(*arguments), stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
@@ -202,11 +208,16 @@ def test_an_interrupt_ends_with_one_line_and_the_run_resumes(tmp_path: Path) -> 
     committed = tmp_path / "problems.jsonl"
     while not (committed.exists() and committed.stat().st_size) and process.poll() is None:
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(ends)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert said.strip().splitlines()[-1].startswith("semspec: interrupted")
+    assert process.returncode == 128 + ends, said
+    kept = len(lines(committed))
+    assert 0 < kept < 5, "the run was over before it could be interrupted"
+    assert said.strip().splitlines()[-1] == (
+        f"semspec: interrupted; {kept} of 5 problems are kept: the same command with hydra.run.dir={tmp_path} goes on"
+    )
     assert "Traceback" not in said
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "killed"
     run(*arguments)
     assert len(lines(committed)) == 5
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,7 @@ def test_steps_arrive_coloured_by_their_author(browser: Browser, live: Live, dar
     }
     text = page.evaluate("document.querySelector('#with .content').innerText")
     assert "answer is" in text
+    assert page.evaluate("document.querySelector('#with .state').innerText") == "finished"
     counts = page.evaluate(
         "['draft', 'target', 'score'].map((c) => document.querySelectorAll(`#with span.${c}`).length)"
     )
@@ -88,6 +90,7 @@ def test_a_telephone_needs_no_sideways_scrolling(browser: Browser, live: Live, d
     picture(page, "telephone-dark" if dark else "telephone")
     assert page.errors == []
     assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert "think>" not in page.evaluate("document.querySelector('main').innerText")
     assert not [one for one in page.evaluate(CONTRASTS) if one[2] < 4.5]
 
 
@@ -134,11 +137,13 @@ def percent(part: float, whole: float) -> str:
 def test_what_a_model_or_a_user_writes_stays_text(browser: Browser, live: Live) -> None:
     page = browser.open_url(f"{live.url}/")
     page.evaluate(
-        "show(document.querySelector('#with'), {content: '<img src=x onerror=alert(1)>',"
-        " semspec: {author: 'draft', accepted: false, score: 0.5, text: '<script>1</script>'}}, {})"
+        "{const section = document.querySelector('#with'), figures = {gone: []};"
+        " show(section, {semspec: {author: 'draft', accepted: false, score: 0.5, text: '<script>1</script>'}}, figures);"
+        " show(section, {content: '<img src=x onerror=alert(1)>', semspec: {author: 'draft'}}, figures)}"
     )
     assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
-    assert "<img" in page.evaluate("document.querySelector('#with').textContent")
+    shown = page.evaluate("document.querySelector('#with').textContent")
+    assert "<img" in shown and "<script>1</script>" in shown
     # and the page's policy lets nothing else be asked or shown
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=http://127.0.0.1:9/y>')")
     page.evaluate("void fetch('http://127.0.0.1:9/x').catch(() => null)")
@@ -152,4 +157,105 @@ def test_an_error_is_shown(browser: Browser, live: Live) -> None:
     page.evaluate("document.querySelector('#limit').value = 99999")
     page.evaluate("document.querySelector('#send').click()")
     page.until("document.querySelector('#error').hidden", False)
-    assert "max_completion_tokens" in page.evaluate("document.querySelector('#error').innerText")
+    assert page.evaluate("document.querySelector('#error').innerText").startswith(
+        "Tokens at most: 99999"
+    )
+    # whoever has no mouse is at the field that is wrong, and no empty answer stands there
+    assert page.evaluate("document.activeElement.id") == "limit"
+    assert page.evaluate("document.activeElement.getAttribute('aria-invalid')") == "true"
+    assert not page.evaluate("document.querySelector('#with').checkVisibility()")
+    page.evaluate("document.querySelector('#limit').value = 20")
+    answered(page)
+    assert page.evaluate("document.querySelector('#error').hidden")
+    assert (
+        page.evaluate("document.querySelector('#with .state').innerText") == "cut off at 20 tokens"
+    )
+
+
+STEP = "{{semspec: {{author: 'draft', accepted: false, score: {score}, text: {text!r}}}}}"
+WORDS = "{{{channel}: {text!r}, semspec: {{author: {author!r}}}}}"
+# of each paragraph: its kind, and of all that stands in it the class (or name) and the text
+PARAGRAPHS = (
+    "[...document.querySelectorAll('#with .{} p')].map((p) => [p.className,"
+    " ...[...p.children].map((e) => [e.className || e.localName, e.textContent])])"
+)
+
+
+def shown(page: Page, *deltas: str) -> tuple[list[Any], list[Any]]:
+    """Return the paragraphs of thinking and answer after these deltas."""
+    told = " ".join(f"show(section, {delta}, figures);" for delta in deltas)
+    page.evaluate(
+        "{const section = document.querySelector('#with'); clear(section); section.hidden = false;"
+        f" const figures = {{gone: [], began: 0}}; {told}}}"
+    )
+    return tuple(page.evaluate(PARAGRAPHS.format(part)) for part in ("reasoning", "content"))  # type: ignore[return-value]
+
+
+def words(text: str, author: str, channel: str = "reasoning_content") -> str:
+    return WORDS.format(channel=channel, text=text, author=author)
+
+
+def test_a_rejected_step_stands_before_what_replaced_it_and_beside_its_score(
+    browser: Browser, live: Live
+) -> None:
+    page = browser.open_url(f"{live.url}/")
+    thought, said = shown(
+        page,
+        words("One.", "draft"),
+        STEP.format(text="Done: 3.\n</think>\n\n", score=0.25),
+        words("\n\nTwo", "target"),
+        words(" and three.", "target"),
+        STEP.format(text="It is 4.", score=-3),
+        words("It is 5.\n", "target", "content"),
+        words("\nMore.", "target", "content"),
+    )
+    assert thought == [
+        ["", ["draft", "One."]],
+        ["gone", ["del", "Done: 3."], ["note", "(ends the thinking)"], ["score", "0.25"]],
+        ["", ["target", "Two and three."]],
+    ]
+    assert said == [
+        ["gone", ["del", "It is 4."], ["score", "-3.00"]],
+        ["", ["target", "It is 5."]],
+        ["", ["target", "More."]],
+    ]
+    assert "think>" not in page.evaluate("document.querySelector('#with').innerText")
+    for row in page.evaluate(
+        "[...document.querySelectorAll('#with .gone')].map((p) => p.getClientRects()[0].height /"
+        " p.querySelector('del').getClientRects()[0].height)"
+    ):
+        assert row < 2, "the score stands on a line of its own"
+
+
+def test_a_rejected_step_within_a_paragraph_stays_in_it(browser: Browser, live: Live) -> None:
+    thought, _ = shown(
+        browser.open_url(f"{live.url}/"),
+        words("One.", "draft"),
+        STEP.format(text=" Two.", score=0.5),
+        words(" Three.", "target"),
+    )
+    assert thought == [["", ["draft", "One."], ["del", " Two."], ["score", "0.50"], ["target", " Three."]]]  # fmt: skip
+
+
+def test_a_question_is_asked_and_stopped_without_a_mouse(browser: Browser, live: Live) -> None:
+    page = browser.open_url(f"{live.url}/")
+    page.evaluate("document.querySelector('#send').focus()")
+    page.press("Enter")
+    focus = "document.activeElement.id"
+    page.until(focus, "stop")
+    page.press("Enter")
+    page.until(focus, "send")
+    state = "document.querySelector('#with .state').innerText"
+    page.until(f"{state} === 'stopped' || {state} === ''", True)
+    assert page.evaluate("document.querySelector('#error').hidden")
+
+
+def test_a_server_that_is_gone_is_said(browser: Browser) -> None:
+    with serving() as running:
+        page = browser.open_url(f"{running.url}/")
+        page.until("document.querySelector('#running').innerText", "0")
+        assert page.evaluate("document.querySelector('#stale').hidden")
+    page.evaluate("document.querySelector('#send').click()")
+    page.until("document.querySelector('#error').innerText", "The server does not answer. Is it still running?")  # fmt: skip
+    page.until("document.querySelector('#stale').innerText", "The server does not answer: these figures are not of now.")  # fmt: skip
+    assert not page.evaluate("document.querySelector('#with').checkVisibility()")

@@ -339,11 +339,22 @@ def test_the_command_writes_a_page_or_the_schema(
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(SCHEMA))
 
 
+def test_a_folder_without_a_name_is_a_run_or_a_sweep(run: Path, tmp_path: Path) -> None:
+    for name, folder in (("run", run), ("sweep", run.parent)):
+        pages = []
+        for argument in (str(folder), f"{name}={folder}"):
+            main([argument, f"out={tmp_path / 'page.html'}"])
+            pages.append((tmp_path / "page.html").read_text())
+        assert pages[0] == pages[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "give either run=FOLDER or sweep=FOLDER"),
-        (["run=a", "sweep=b"], "give either"),
+        ([], "give the folder of one run or sweep"),
+        (["{tmp}/none"], "there is no folder '"),
+        (["{run}", "{tmp}"], "give one folder"),
+        (["run=a", "sweep=b"], "give the folder of one run or sweep"),
         (["run={tmp}"], "holds no run"),
         (["sweep={tmp}"], "holds no runs"),
         (["sweep={tmp}/none"], "no folder"),

@@ -75,6 +75,7 @@ def test_only_this_machine_is_served_without_a_key() -> None:
     ("arguments", "message"),
     [
         (["host=0.0.0.0"], "insecure=true"),
+        (["prot=1"], "unknown option 'prot'; did you mean 'port'"),
         (["quue=3"], "unknown option 'quue'; did you mean 'queue'"),
         (["port=99999"], "port=99999: give a port"),
         (["queue=-1"], "queue=-1"),

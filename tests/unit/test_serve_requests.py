@@ -35,6 +35,31 @@ def test_a_wrong_field_is_named_with_the_way_out(
     assert "Semspec" not in refused.value.message and "\n" not in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("kind", "body", "named", "near"),
+    [
+        (ChatRequest, {"mesages": TURN}, "mesages", "messages"),
+        (ChatRequest, {"messages": [{"rol": "user", "content": "1"}]}, "messages.0.rol", "role"),
+        (CompletionRequest, {"promt": "1"}, "promt", "prompt"),
+        (ChatRequest, {"messages": TURN, "response_format": {"typ": "text"}}, "response_format.typ", "type"),
+        (ChatRequest, {"messages": TURN, "stream_options": {"include_usag": True}}, "stream_options.include_usag", "include_usage"),
+    ],
+)  # fmt: skip
+def test_a_mistyped_name_is_told_with_the_right_one(
+    kind: type[ChatRequest], body: dict[str, Any], named: str, near: str
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse(kind, json.dumps(body).encode())
+    assert refused.value.param == named
+    assert f"{named} is not known to this server; did you mean '{near}'?" in refused.value.message
+
+
+def test_a_missing_field_that_nothing_is_like_is_named() -> None:
+    with pytest.raises(ApiError) as refused:
+        parse(ChatRequest, json.dumps({"zzz": 1}).encode())
+    assert refused.value.message == "messages: is missing"
+
+
 def test_a_field_of_another_path_is_no_suggestion() -> None:
     with pytest.raises(ApiError) as refused:
         parse(CompletionRequest, json.dumps({"prompt": "1", "message": TURN}).encode())
