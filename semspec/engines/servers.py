@@ -42,6 +42,7 @@ SHARES: Mapping[Role, float] = {
 LEAST_PORT = 10_000  # of those that are chosen here
 GRACE = 5.0  # seconds that a server has to end by itself
 NO_TRITON = "No module named 'triton'"  # what an SGLang ends with where torch brought none
+LAST = 1 << 18  # bytes of a log in which to look for what ended a server
 TELL = 15.0  # seconds between lines about a server that is still loading
 _TENSORS = ("--tp-size", "--tp", "--tensor-parallel-size")
 
@@ -267,12 +268,20 @@ class Running:
     log: Path
     began: float
 
+    def ended(self) -> str:
+        """Return how the server has ended; empty while it runs."""
+        code = self.keeper.poll()
+        return "" if code is None else f"ended with {code} ({_why(self.log)})"
+
     def check(self) -> None:
         """Raise UserError if the server has ended."""
-        if (code := self.keeper.poll()) is not None:
-            raise UserError(
-                f"the {self.planned.role}'s server ended with {code} ({_why(self.log)}): see {self.log}"
-            )
+        if ended := self.ended():
+            raise UserError(f"the {self.planned.role}'s server {ended}: see {self.log}")
+
+    def ask_to_end(self) -> None:
+        """Have the keeper end the server, and return at once."""
+        assert self.keeper.stdin is not None
+        self.keeper.stdin.close()
 
 
 def _silent(line: str) -> None:
@@ -290,11 +299,10 @@ def started(
     """
     for one in servers:
         _check_free(one)
-    logs.mkdir(parents=True, exist_ok=True)
     running: list[Running] = []
     try:
         for one in servers:
-            running.append(_start(one, logs))
+            running.append(start(one, logs))
             tell(f"starting the {one.role}'s server at {one.url}; its log: {running[-1].log}")
             if one.shared:
                 _await(running[-1], wait, tell)
@@ -306,8 +314,12 @@ def started(
         _end(running)
 
 
-def _start(one: Planned, logs: Path) -> Running:
+def start(one: Planned, logs: Path) -> Running:
+    """Start a server; the log of one that was started before stays beside its own."""
+    logs.mkdir(parents=True, exist_ok=True)
     log = logs / f"{one.role}.log"
+    if log.exists():
+        log.replace(logs / f"{one.role}.before.log")
     keeper = Path(__file__).parent / "_sglang" / "keeper.py"
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(keeper), str(GRACE), str(log), *one.arguments],
@@ -323,8 +335,7 @@ def _start(one: Planned, logs: Path) -> Running:
 def _end(running: Sequence[Running]) -> None:
     """End servers, all at once, and wait until they are gone."""
     for one in running:
-        assert one.keeper.stdin is not None
-        one.keeper.stdin.close()
+        one.ask_to_end()
     for one in running:
         one.keeper.wait()
 
@@ -378,7 +389,10 @@ def answers(url: str) -> bool:
 def _why(log: Path) -> str:
     """Return the last line of a log that names an error, else its last line; with the way out if it is known."""
     try:
-        lines = [x.strip() for x in log.read_text(errors="replace").splitlines() if x.strip()]
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LAST))
+            text = file.read().decode(errors="replace")
+        lines = [x.strip() for x in text.splitlines() if x.strip()]
     except OSError as error:
         return str(error)
     telling = [x for x in lines if "Error" in x or "semspec's SGLang plugin" in x]
