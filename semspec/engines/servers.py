@@ -27,6 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from semspec.engines.endings import why
 from semspec.errors import UserError
 from semspec.models.memory import VISIBLE, Place
 from semspec.sglang_plugin.settings import VARIABLE
@@ -41,8 +42,6 @@ SHARES: Mapping[Role, float] = {
 }  # where nothing is known of GPU and models
 LEAST_PORT = 10_000  # of those that are chosen here
 GRACE = 5.0  # seconds that a server has to end by itself
-NO_TRITON = "No module named 'triton'"  # what an SGLang ends with where torch brought none
-LAST = 1 << 18  # bytes of a log in which to look for what ended a server
 TELL = 15.0  # seconds between lines about a server that is still loading
 _TENSORS = ("--tp-size", "--tp", "--tensor-parallel-size")
 
@@ -271,7 +270,7 @@ class Running:
     def ended(self) -> str:
         """Return how the server has ended; empty while it runs."""
         code = self.keeper.poll()
-        return "" if code is None else f"ended with {code} ({_why(self.log)})"
+        return "" if code is None else f"ended with {code} ({why(self.log)})"
 
     def check(self) -> None:
         """Raise UserError if the server has ended."""
@@ -384,22 +383,3 @@ def answers(url: str) -> bool:
             return bool(reply.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _why(log: Path) -> str:
-    """Return the last line of a log that names an error, else its last line; with the way out if it is known."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - LAST))
-            text = file.read().decode(errors="replace")
-        lines = [x.strip() for x in text.splitlines() if x.strip()]
-    except OSError as error:
-        return str(error)
-    telling = [x for x in lines if "Error" in x or "semspec's SGLang plugin" in x]
-    last = (telling or lines or ["its log is empty"])[-1][:300]
-    if NO_TRITON in last:
-        last += (
-            "; SGLang imports triton, which this torch did not bring: install SGLang with the torch that it asks for"
-            " (a CUDA build), or, on a CPU, go on as docs/sglang.md says of triton, or use engine=hf"
-        )
-    return last
