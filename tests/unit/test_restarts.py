@@ -141,7 +141,7 @@ def test_retiring_while_a_server_is_started_leaves_none_behind(server: Server) -
     """Whatever the thread is doing at the time; the fixture looks for what is left."""
     with server.watched((0.0,), steady=0.0) as restarts:
         server.kill()
-        thread = threading.Thread(target=lambda: (time.sleep(0.5), restarts.retire()))
+        thread = threading.Timer(0.5, restarts.retire)
         thread.start()
         thread.join()
         count = len(server.starts)
