@@ -59,7 +59,8 @@ usage: python -m semspec.serve [name=value ...]
 Answers /v1/chat/completions and /v1/completions as OpenAI's API does, with the models and the method that options of
 python -m semspec.run choose (model=... draft=... accept=...); with nothing said, the embedded pair on the CPU. A page to
 try it is at http://127.0.0.1:8000/. concurrency= is the number of choices under way at a time ({CONCURRENCY}), max_new_tokens= the
-length of an answer for which a request names none. What clients may send is in docs/serving.md. Its own options:
+length of an answer for which a request names none. SGLang servers that it has started itself are started again when
+they die, unless engine.restart=false. What clients may send is in docs/serving.md. Its own options:
 
 {described(Options)}
 """

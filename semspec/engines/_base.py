@@ -48,6 +48,9 @@ class EngineBase(Plugin):
         """Yield the options as they are: models load by themselves."""
         yield self
 
+    def retire(self) -> None:
+        """Do nothing: there are no servers."""
+
 
 def take(
     token: int, answer: Answer, ask: Generate, limit: int, stop_ids: Collection[int]

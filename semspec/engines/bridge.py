@@ -187,6 +187,11 @@ class BridgedEngine:
         """Servers of the engine that are lost; 0 for one without servers."""
         return int(getattr(self.engine, "away", 0))
 
+    @property
+    def ended(self) -> bool:
+        """True while all servers of the engine have ended that this process has started; see there."""
+        return bool(getattr(self.engine, "ended", False))
+
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         answers = self.engine.answer([self._inward(q) for q in queries])
         return [self._outward(q, a) for q, a in zip(queries, answers, strict=True)]

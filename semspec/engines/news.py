@@ -6,7 +6,13 @@ from typing import Literal, Self
 
 from semspec.types import Role
 
-State = Literal["lost", "back"]
+State = Literal["lost", "back", "restart", "given_up"]
+TOLD: dict[State, str] = {
+    "lost": "is lost",
+    "back": "is back",
+    "restart": "is started again",
+    "given_up": "is given up",
+}
 
 
 class ReplicaLine(str):
@@ -19,8 +25,7 @@ class ReplicaLine(str):
 
     @classmethod
     def of(cls, role: Role, server: str, state: State, why: str) -> Self:
-        told = "is lost" if state == "lost" else "is back"
-        line = cls(f"the {role}'s server at {server} {told}: {why}")
+        line = cls(f"the {role}'s server at {server} {TOLD[state]}: {why}")
         line.role, line.server, line.state, line.why = role, server, state, why
         return line
 

@@ -66,7 +66,14 @@ class Engines:
             raise self._ready[key]
         return self._ready[key]
 
+    def retire(self) -> None:
+        """Have no server started again that ends from now on."""
+        for ready in list(self._ready.values()):
+            if not isinstance(ready, UserError):
+                ready.retire()
+
     def close(self) -> None:
+        self.retire()  # first: it tells the engines what becomes of servers
         for engine in self._loaded.values():
             engine.close()
         self._loaded.clear()

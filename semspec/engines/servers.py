@@ -27,6 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from semspec.engines.endings import why
 from semspec.errors import UserError
 from semspec.models.memory import VISIBLE, Place
 from semspec.sglang_plugin.settings import VARIABLE
@@ -41,7 +42,6 @@ SHARES: Mapping[Role, float] = {
 }  # where nothing is known of GPU and models
 LEAST_PORT = 10_000  # of those that are chosen here
 GRACE = 5.0  # seconds that a server has to end by itself
-NO_TRITON = "No module named 'triton'"  # what an SGLang ends with where torch brought none
 TELL = 15.0  # seconds between lines about a server that is still loading
 _TENSORS = ("--tp-size", "--tp", "--tensor-parallel-size")
 
@@ -267,12 +267,20 @@ class Running:
     log: Path
     began: float
 
+    def ended(self) -> str:
+        """Return how the server has ended; empty while it runs."""
+        code = self.keeper.poll()
+        return "" if code is None else f"ended with {code} ({why(self.log)})"
+
     def check(self) -> None:
         """Raise UserError if the server has ended."""
-        if (code := self.keeper.poll()) is not None:
-            raise UserError(
-                f"the {self.planned.role}'s server ended with {code} ({_why(self.log)}): see {self.log}"
-            )
+        if ended := self.ended():
+            raise UserError(f"the {self.planned.role}'s server {ended}: see {self.log}")
+
+    def ask_to_end(self) -> None:
+        """Have the keeper end the server, and return at once."""
+        assert self.keeper.stdin is not None
+        self.keeper.stdin.close()
 
 
 def _silent(line: str) -> None:
@@ -290,11 +298,10 @@ def started(
     """
     for one in servers:
         _check_free(one)
-    logs.mkdir(parents=True, exist_ok=True)
     running: list[Running] = []
     try:
         for one in servers:
-            running.append(_start(one, logs))
+            running.append(start(one, logs))
             tell(f"starting the {one.role}'s server at {one.url}; its log: {running[-1].log}")
             if one.shared:
                 _await(running[-1], wait, tell)
@@ -306,8 +313,12 @@ def started(
         _end(running)
 
 
-def _start(one: Planned, logs: Path) -> Running:
+def start(one: Planned, logs: Path) -> Running:
+    """Start a server; the log of one that was started before stays beside its own."""
+    logs.mkdir(parents=True, exist_ok=True)
     log = logs / f"{one.role}.log"
+    if log.exists():
+        log.replace(logs / f"{one.role}.before.log")
     keeper = Path(__file__).parent / "_sglang" / "keeper.py"
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(keeper), str(GRACE), str(log), *one.arguments],
@@ -323,8 +334,7 @@ def _start(one: Planned, logs: Path) -> Running:
 def _end(running: Sequence[Running]) -> None:
     """End servers, all at once, and wait until they are gone."""
     for one in running:
-        assert one.keeper.stdin is not None
-        one.keeper.stdin.close()
+        one.ask_to_end()
     for one in running:
         one.keeper.wait()
 
@@ -373,19 +383,3 @@ def answers(url: str) -> bool:
             return bool(reply.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _why(log: Path) -> str:
-    """Return the last line of a log that names an error, else its last line; with the way out if it is known."""
-    try:
-        lines = [x.strip() for x in log.read_text(errors="replace").splitlines() if x.strip()]
-    except OSError as error:
-        return str(error)
-    telling = [x for x in lines if "Error" in x or "semspec's SGLang plugin" in x]
-    last = (telling or lines or ["its log is empty"])[-1][:300]
-    if NO_TRITON in last:
-        last += (
-            "; SGLang imports triton, which this torch did not bring: install SGLang with the torch that it asks for"
-            " (a CUDA build), or, on a CPU, go on as docs/sglang.md says of triton, or use engine=hf"
-        )
-    return last

@@ -10,7 +10,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 from semspec import registry
 from semspec.engines import servers
 from semspec.engines._base import EngineBase
+from semspec.engines.restarts import Restarts
 from semspec.errors import UserError, without_passwords
 from semspec.models import memory
 from semspec.models.hub import locate
@@ -53,6 +54,7 @@ class Sglang(EngineBase):
     server_args: Any = None  # {name: value, ...}; Hydra would reject new names in a typed field
     target_memory: float | None = None
     draft_memory: float | None = None
+    restart: bool = True  # start a server of the run's own again when it has ended
     # auto, true, false: whether servers with semspec's plugin judge steps by themselves, one request a problem
     inside: Any = AUTO
 
@@ -62,11 +64,13 @@ class Sglang(EngineBase):
     roles: ClassVar[frozenset[Role] | None] = frozenset({"target", "draft"})
     may_change: ClassVar[tuple[str, ...]] = (
         *("target_url", "draft_url", "timeout", "patience", "check"),
-        *("replicas", "server_args", "target_memory", "draft_memory"),
+        *("replicas", "server_args", "target_memory", "draft_memory", "restart"),
     )
 
     # once they run, the addresses of the run's own servers and their logs, by role and folder
     own: ClassVar[Mapping[tuple[Role, Path], Sequence[tuple[str, Path]]]] = {}
+
+    restarts: ClassVar[Restarts | None] = None  # of these servers
 
     @staticmethod
     def tell(line: str) -> object:
@@ -198,7 +202,12 @@ class Sglang(EngineBase):
             own: dict[tuple[Role, Path], list[tuple[str, Path]]] = {}
             for (need, planned), one in zip(started, running, strict=True):
                 own.setdefault((need.role, need.folder), []).append((planned.url, one.log))
-            yield self.bound(own=own, tell=tell)
+            with Restarts(running, WAIT) if self.restart else nullcontext() as restarts:
+                yield self.bound(own=own, tell=tell, restarts=restarts)
+
+    def retire(self) -> None:
+        if self.restarts is not None:
+            self.restarts.retire()
 
     @property
     def _places(self) -> bool:
@@ -310,6 +319,7 @@ class Sglang(EngineBase):
             patience,
             files_known=not self.connects,
             tell=self.tell,
+            restarts=self.restarts,
         )
 
 

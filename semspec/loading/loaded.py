@@ -220,6 +220,10 @@ class Loaded:
         stop_ids = self.engines["target"].stop_ids
         return self.text.decode([t for t in tokens if t not in stop_ids])
 
+    def retire(self) -> None:
+        """Have no server started again that ends from now on: the end is near."""
+        self._shared.retire()
+
     def close(self) -> None:
         if self._own:
             self._shared.close()

@@ -64,6 +64,10 @@ class EngineOptions(Plugin, Protocol):
         """
         ...
 
+    def retire(self) -> None:
+        """Start no server again that ends from now on. Of the options that ``hosting`` yields; from any thread."""
+        ...
+
     def load(
         self,
         folder_or_repo: str,

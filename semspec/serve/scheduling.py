@@ -97,7 +97,9 @@ class Scheduler:
 
     @property
     def drafts_lost(self) -> bool:
-        """True for a while after the drafter was lost: the target then works alone."""
+        """True while its own servers have ended, and for a while after the drafter was lost: the target then works alone."""
+        if self._engine_says("draft", "ended"):
+            return True
         return self._lost_at is not None and time.monotonic() - self._lost_at < AGAIN
 
     def lose_drafts(self, why: str) -> None:
@@ -108,13 +110,19 @@ class Scheduler:
 
     def away(self, role: Role) -> int:
         """Count the servers of a role that are lost; 0 for models that have no servers."""
+        return self._engine_says(role, "away")
+
+    def _engine_says(self, role: Role, name: str) -> int:
+        """Return what an engine over servers says of them; 0 for any other one."""
         engines = self.solver.engines if self.solver is not None else {}
-        return int(getattr(engines.get(role), "away", 0))
+        return int(getattr(engines.get(role), name, 0))
 
     def drain(self) -> None:
         """Take no more choices; those that are there go on."""
         if self.state in ("starting", "ready"):
             self.state = "draining"
+            if self.solver is not None:
+                self.solver.retire()
 
     def close(self) -> None:
         """End when everything that is there is done."""
@@ -133,6 +141,8 @@ class Scheduler:
                 self._in_turns = not solver.free
                 if self.state == "starting":
                     self.state = "ready"
+                else:
+                    solver.retire()
                 self._changed()
                 turns = solver.driver.turns(self.inbox, self.concurrency, self._forget)
                 with closing(turns):

@@ -63,8 +63,21 @@ def answers(live: Live) -> list[Any]:
         return list(pool.map(said, QUESTIONS))
 
 
+def main_process(live: Live, name: str) -> psutil.Process:
+    """SGLang's main process of one of its servers, as it runs now."""
+    children = psutil.Process(live.process.pid).children()
+    (keeper,) = (one for one in children if any(w.endswith(f"/{name}.log") for w in one.cmdline()))
+    return keeper.children()[0]
+
+
+def states(live: Live, role: str) -> list[str]:
+    """What the log says of a role's servers."""
+    told = [line for line in live.lines() if line["event"] == "replica"]
+    return [line["state"] for line in told if line["role"] == role]
+
+
 def prompts(live: Live, name: str) -> int:
-    """How many prompts one of its servers has read, by that one's log."""
+    """How many prompts one of its servers has read since it was started last, by that one's log."""
     told = [line["message"] for line in live.lines() if line["event"] == "load"]
     assert any(f"the {name}'s server is ready after" in line for line in told)
     (log,) = (found[1] for line in told if (found := re.search(rf"the {name}'s server at \S+; its log: (.+)", line)))  # fmt: skip
@@ -73,25 +86,22 @@ def prompts(live: Live, name: str) -> int:
 
 def test_it_answers_with_servers_of_its_own_and_ends_them(mark: str) -> None:
     """The texts are those of engine=hf, drafts are in them, and they are the same when one of two replicas has died."""
-    options = "engine=sglang", "engine.replicas=2", *OPTIONS
+    options = "engine=sglang", "engine.replicas=2", "engine.restart=false", *OPTIONS
     with serving(*options, **variables(mark)) as live:
         running = family(live.process.pid, mark)
         assert len(running) >= WHOLE
         told = answers(live)
         assert live.metric("semspec:generation_tokens_total", author="draft") > 0
         assert prompts(live, "target") and prompts(live, "target-replica-2")
-        children = psutil.Process(live.process.pid).children()
-        keeper, last = (
-            next(one for one in children if any(word.endswith(f"/{name}.log") for word in one.cmdline()))
-            for name in ("target", "target-replica-2")
-        )  # fmt: skip
-        keeper.children()[0].kill()
+        first, last = main_process(live, "target"), main_process(live, "target-replica-2")
+        keepers = [one.ppid() for one in (first, last)]
+        first.kill()
         assert answers(live) == told
-        assert left([keeper.pid], 60) == []
+        assert left(keepers[:1], 60) == []
         assert answers(live) == told
         assert [live.ask(path)[0] for path in ("/ready", "/health")] == [200, 200]
-        last.children()[0].kill()
-        assert left([last.pid], 60) == []
+        last.kill()
+        assert left(keepers, 60) == []
         for path in ("/ready", "/health"):  # nobody starts them again: a supervisor has to
             live.wait(lambda path=path: live.ask(path)[0] == 503, f"{path} tells that no target is left")  # fmt: skip
             assert json.loads(live.ask(path)[2]) == {"status": "the target's servers have ended"}
@@ -101,6 +111,37 @@ def test_it_answers_with_servers_of_its_own_and_ends_them(mark: str) -> None:
         assert left(running, 30) == [] and marked(mark) == []
     with serving("engine=hf", *OPTIONS) as live:
         assert answers(live) == told
+
+
+def test_a_replica_and_the_drafts_server_that_are_killed_come_back(mark: str) -> None:
+    """Requests go on meanwhile, without drafts; then the replica has prompts again, and answers have drafts."""
+    with serving("engine=sglang", "engine.replicas=2", *OPTIONS, **variables(mark)) as live:
+        told = answers(live)
+        for name in ("target-replica-2", "draft"):
+            main_process(live, name).kill()
+        live.wait(
+            lambda: live.metric("semspec:servers_away") == 2, "nobody asks, and it is noticed"
+        )
+        drafted = live.metric("semspec:generation_tokens_total", author="draft")
+        assert all(one["reasoning_content"] for one in answers(live))
+        assert live.metric("semspec:generation_tokens_total", author="draft") == drafted > 0
+        assert [live.ask(path)[0] for path in ("/ready", "/health")] == [200, 200]
+        live.wait(lambda: not live.metric("semspec:servers_away"), "they are not back", WAIT)
+        for role in ("target", "draft"):
+            assert states(live, role) == ["lost", "restart", "back"]
+        assert answers(live) == told
+        assert live.metric("semspec:generation_tokens_total", author="draft") > drafted
+        assert prompts(live, "target-replica-2")
+        for name in ("target", "target-replica-2"):
+            main_process(live, name).kill()
+        live.wait(lambda: live.ask("/ready")[0] == 503, "a request could not be answered")
+        assert live.ask("/health")[0] == 200
+        live.wait(lambda: states(live, "target").count("restart") == 3, "no restart is planned")
+        running = family(live.process.pid, mark)
+        live.process.send_signal(signal.SIGTERM)  # while they are about to be started, or load
+        assert live.process.wait(WAIT) == 0
+        assert live.lines()[-1]["event"] == "end" and states(live, "target").count("restart") == 3
+        assert left(running, 30) == [] and marked(mark) == []
 
 
 @pytest.mark.parametrize(("signals", "code"), [(1, 0), (2, 1)])

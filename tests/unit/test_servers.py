@@ -14,6 +14,7 @@ import pytest
 
 from semspec.cli import launch
 from semspec.engines import servers
+from semspec.engines.endings import why
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
@@ -333,3 +334,18 @@ def test_a_server_that_ends_for_want_of_triton_says_what_to_do(
     assert f"ended with 1 (ModuleNotFoundError: No module named '{missing}'" in said
     assert ("docs/sglang.md" in said and "engine=hf" in said) == (missing == "triton")
     assert "\n" not in said
+
+
+def test_the_end_of_a_log_says_what_ended_a_server(tmp_path: Path) -> None:
+    """The last traceback's last line; not an error that was only mentioned, nor one from long ago."""
+    log = tmp_path / "target.log"
+    mentioned = "[01:13:42] /v1/responses disabled (ModuleNotFoundError: No module named 'x')"
+    old, work = "ValueError: of a request that was refused", ["Decode batch."] * 200
+    for lines, told in (
+        ([mentioned, "Decode batch, 3 running."], "Decode batch, 3 running."),
+        ([old, *work, "Uvicorn running"], "Uvicorn running"),
+        ([mentioned, "torch.OutOfMemoryError: 2 GiB", "Killed"], "torch.OutOfMemoryError: 2 GiB"),
+        ([], "its log is empty"),
+    ):
+        log.write_text("\n".join(lines), encoding="utf-8")
+        assert why(log) == told

@@ -521,6 +521,26 @@ def test_a_lost_replica_is_told_once_and_again_when_it_answers() -> None:
     assert told[2].why == "killed" and len(told) == 3
 
 
+def test_a_server_of_ones_own_that_has_ended_is_asked_nothing_until_it_is_found() -> None:
+    places: Any = [Named("a"), Named("b")]
+    told: list[ReplicaLine] = []
+    replicas = Replicas(places, "target", 5.0, told.append)
+    a, b = places
+    replicas.lost(a, "refused")  # a request was first
+    replicas.ended(a, "restart", "it ended")
+    replicas.ended(b, "restart", "it ended")
+    assert [(one.server, one.state) for one in told] == [
+        *(("a", "lost"), ("a", "restart"), ("b", "lost"), ("b", "restart")),
+    ]
+    assert replicas.all_ended and replicas.away == 2
+    replicas.found(b)
+    replicas.answered(b)
+    assert not replicas.all_ended and told[-1].state == "back" and replicas.away == 1
+    assert all(replicas.of(Context(key, [0])) is b for key in range(4))
+    replicas.lost_again(a, "it holds another model")
+    assert told[-1].state == "lost" and replicas.away == 1
+
+
 class Moody:
     """A place that is there or not, and holds one model or another."""
 

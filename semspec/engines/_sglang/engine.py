@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,9 +18,11 @@ from semspec.engines._sglang.checks import Checks
 from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Payload, Scoring, Writing
 from semspec.engines._sglang.sender import Sender
-from semspec.engines._sglang.server import Look, Server
+from semspec.engines._sglang.server import Look, LostError, Server
 from semspec.engines._sglang.streams import Reopening, Streams
+from semspec.engines.restarts import News, Restarts
 from semspec.engines.sglang import Sglang
+from semspec.errors import UserError
 from semspec.protocols import Standing
 from semspec.types import Answer, Context, Generate, Query, Role, What
 
@@ -42,14 +45,16 @@ class SglangEngine:
         patience: float = 0.0,
         files_known: bool = False,
         tell: Callable[[str], object] = lambda line: None,
+        restarts: Restarts | None = None,
     ) -> None:
         """Check the servers; ``files_known``: they load files of this machine, which are identified as such.
 
-        ``tell`` gets a line for each server that is lost or back, from this engine's thread.
+        ``tell`` gets a line for each server that is lost or back, from this engine's thread. ``restarts`` starts
+        servers again that have ended.
         """
         self.offers, self.stop_ids = Sglang.offers, stop_ids
         self.vocabulary, self.layers, self.width = expected.vocabulary, expected.layers, expected.width  # fmt: skip
-        self.files_known = files_known
+        self.files_known, self._restarts = files_known, restarts
         self.replicas = Replicas(places, role, patience, tell)
         self._checks = Checks(self.replicas, expected, check)
         self._sender = Sender(self.replicas, self._checks)
@@ -61,6 +66,8 @@ class SglangEngine:
         try:
             for place in places:
                 self._wait(self._checks.first(place))
+                if restarts is not None:
+                    restarts.hear(place.http.url, partial(self._hear, place))
         except BaseException:
             self.close()
             raise
@@ -84,6 +91,11 @@ class SglangEngine:
     def away(self) -> int:
         """Servers that were lost and have not answered since."""
         return self.replicas.away
+
+    @property
+    def ended(self) -> bool:
+        """True while every server is one of our own that has ended: nobody needs to ask whether it is back."""
+        return self.replicas.all_ended
 
     def _wait(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -119,6 +131,13 @@ class SglangEngine:
     def standing(self) -> Future[Standing]:
         """Look for the servers, and return at once; see ``protocols.Watched``."""
         return asyncio.run_coroutine_threadsafe(self._look(), self._loop)
+
+    def _hear(self, place: Server, news: News, why: str) -> None:
+        """Take note of what has become of a server of our own."""
+        if news == "answers":
+            asyncio.run_coroutine_threadsafe(self._welcome(place), self._loop)
+        else:
+            self._loop.call_soon_threadsafe(self.replicas.ended, place, news, why)
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         """Answer all queries at once."""
@@ -170,7 +189,22 @@ class SglangEngine:
                 one.cancel()
         # a server of one's own is on this machine, and its port is closed once it has ended
         ended = self.files_known and all(one == "refused" for one in found)
-        return "over" if ended else "away"
+        return "over" if ended and not self._expected() else "away"
+
+    def _expected(self) -> bool:
+        """Return whether one of our servers is going to answer, though none may now."""
+        restarts = self._restarts
+        places = self.replicas.places
+        return restarts is not None and any(restarts.expects(one.http.url) for one in places)
+
+    async def _welcome(self, place: Server) -> None:
+        """Use a server that was started again from now on, if it holds what it held."""
+        try:
+            await self._checks.again(place)
+        except (LostError, UserError) as error:
+            self.replicas.lost_again(place, str(error))
+        else:
+            self.replicas.answered(place)
 
     async def _answer(self, query: Query) -> Answer:
         highest = max([*query.context.tokens, *query.tokens], default=0)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from semspec.engines._sglang.server import Server
-from semspec.engines.news import ReplicaLine
+from semspec.engines.news import ReplicaLine, State
 from semspec.errors import UserError
 from semspec.types import Context, Role
 
@@ -30,6 +30,7 @@ class Replicas:
         self._tell, self._away = tell, dict[Server, float]()  # since when, as it was told
         self._home: dict[int, Server] = {}
         self._lost: dict[Server, float] = {}  # when it last failed
+        self._ended: set[Server] = set()  # processes of our own that are gone
         self._dark: float | None = None  # since when none has answered
 
     def of(self, context: Context) -> Server:
@@ -45,7 +46,8 @@ class Replicas:
         return home
 
     def _alive(self, place: Server) -> bool:
-        return time.monotonic() - self._lost.get(place, -REST) >= REST
+        rested = time.monotonic() - self._lost.get(place, -REST) >= REST
+        return rested and place not in self._ended
 
     def was_lost(self, place: Server) -> bool:
         """Return whether the server must be checked again before it gets a query."""
@@ -54,6 +56,7 @@ class Replicas:
     def found(self, place: Server) -> None:
         """Record that a lost server is back and unchanged; it has yet to answer."""
         self._lost.pop(place, None)
+        self._ended.discard(place)
 
     def answered(self, place: Server) -> None:
         """Record an answer: patience starts afresh, and a server that was found again is back."""
@@ -68,12 +71,37 @@ class Replicas:
         """Count the servers that were lost and have not answered since."""
         return len(self._away)
 
-    def lost(self, place: Server, why: str) -> None:
-        """Take a server out for a while; raise UserError if none is left and patience has ended."""
+    @property
+    def all_ended(self) -> bool:
+        """True if every server is one of ours whose process is gone, and that has not been found again."""
+        return len(self._ended) == len(self.places)
+
+    def ended(self, place: Server, state: State, why: str) -> None:
+        """Take a server of our own out until it is found again: its process is gone.
+
+        ``state``: whether it is started again or given up.
+        """
+        self._ended.add(place)
+        self._take_out(place, why)
+        self._tell(ReplicaLine.of(self.role, place.name, state, why))
+
+    def lost_again(self, place: Server, why: str) -> None:
+        """Take a server of our own out for a while: it runs again, and cannot be used."""
+        self._ended.discard(place)
+        self._lost[place] = time.monotonic()
+        self._tell(ReplicaLine.of(self.role, place.name, "lost", why))
+
+    def _take_out(self, place: Server, why: str) -> float:
+        """Record that a server has failed, and tell it the first time; return the time."""
         now = self._lost[place] = time.monotonic()
         if place not in self._away:
             self._away[place] = now
             self._tell(ReplicaLine.of(self.role, place.name, "lost", why))
+        return now
+
+    def lost(self, place: Server, why: str) -> None:
+        """Take a server out for a while; raise UserError if none is left and patience has ended."""
+        now = self._take_out(place, why)
         if any(self._alive(other) for other in self.places):
             return
         self._dark = now if self._dark is None else self._dark
