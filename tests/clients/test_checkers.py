@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.nginx import nginx_command
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY, CHECKERS = ROOT / "docs" / "deploy", ROOT / ".venv-clients" / "bin"
 FOUND = {**os.environ, "PATH": f"{os.environ['PATH']}:{CHECKERS}"}
@@ -150,6 +152,13 @@ def test_queries_of_the_dashboard_are_promql() -> None:
     check(CHECKERS / "python", "-c", script, json.dumps(plain))
     with pytest.raises(AssertionError):
         check(CHECKERS / "python", "-c", script, json.dumps([f"{plain[0]} )"]))
+
+
+def test_configuration_of_nginx_is_one(tmp_path: Path) -> None:
+    assert "test is successful" in check(*nginx_command(tmp_path, {}), "-t")
+    broken = nginx_command(tmp_path, {"proxy_buffering off;": "proxy_buffers off;"})
+    with pytest.raises(AssertionError, match='invalid number of arguments in "proxy_buffers"'):
+        check(*broken, "-t")
 
 
 def test_unit_of_systemd_is_one(tmp_path: Path) -> None:
