@@ -62,7 +62,7 @@ serve: $(CORE) ## Serve OpenAI's API on 127.0.0.1:8000, the embedded pair unless
 	@.venv/bin/python -m semspec.serve $(ARGS)
 
 .PHONY: bench
-bench: $(CORE) ## Measure speed and accuracy on this machine and write the figures that docs/measurements/overview.md quotes
+bench: $(CORE) ## Measure passes, the loop, what the pair allows, and every start, a server's included, into runs/bench.json (servers under load: make serving)
 	@$(ONE_THREAD) .venv/bin/python scripts/bench.py $(ARGS)
 
 .PHONY: tables
