@@ -62,7 +62,7 @@ serve: $(CORE) ## Serve OpenAI's API on 127.0.0.1:8000, the embedded pair unless
 	@.venv/bin/python -m semspec.serve $(ARGS)
 
 .PHONY: bench
-bench: $(CORE) ## Measure speed and accuracy on this machine and write the figures that docs/measurements/overview.md quotes
+bench: $(CORE) ## Measure passes, the loop, what the pair allows, and every start, a server's included, into runs/bench.json (servers under load: make serving)
 	@$(ONE_THREAD) .venv/bin/python scripts/bench.py $(ARGS)
 
 .PHONY: tables
@@ -201,14 +201,20 @@ env-browser: ## Chromium for the tests of the reports (by apt-get, where it is m
 	    apt-get install -y -qq --no-install-recommends chromium >/dev/null && exit 0; fi; \
 	echo "No Chromium: the tests of reports will fail; install chromium, or name one: CHROMIUM=/path/to/it" >&2
 
+# Of Debian's prometheus promtool alone is unpacked: to install the package would start a Prometheus.
 .PHONY: env-fronts
-env-fronts: ## nginx and systemd-analyze for tests/clients (by apt-get, where they are missing and we are root)
-	@command -v nginx >/dev/null && command -v systemd-analyze >/dev/null && exit 0; \
+env-fronts: $(CLIENTS) ## nginx, systemd-analyze and promtool for tests/clients (by apt-get, where they are missing and we are root)
+	@command -v nginx >/dev/null && command -v systemd-analyze >/dev/null && \
+	  PATH="$$PATH:.venv-clients/bin" command -v promtool >/dev/null && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "Installing nginx and systemd (once) ..." >&2; \
+	  echo "Installing nginx, systemd and promtool (once) ..." >&2; \
+	  folder=$$(mktemp -d); trap 'rm -r "$$folder"' EXIT; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -y -qq --no-install-recommends nginx-light systemd >/dev/null && exit 0; fi; \
-	echo "No nginx or systemd-analyze: the tests of them will fail" >&2
+	    apt-get install -y -qq --no-install-recommends nginx-light systemd >/dev/null && \
+	    (cd "$$folder" && apt-get download -qq -o APT::Sandbox::User=root prometheus) && \
+	    dpkg-deb --fsys-tarfile "$$folder"/prometheus_*.deb | tar -x -C .venv-clients/bin --strip-components=3 ./usr/bin/promtool && \
+	    exit 0; fi; \
+	echo "No nginx, systemd-analyze or promtool: the tests of them will fail" >&2
 
 .PHONY: clean
 clean: ## Remove all environments (the matrix's, too), caches and builds; runs/ stays

@@ -2,7 +2,7 @@
 
     python scripts/bench.py [--problems 60] [--quick] [--out results/bench.json]
 
-One JSON and one table. Nothing else should run on the machine meanwhile; the load is recorded.
+One JSON and one table; servers under load are measured by `make serving`. Nothing else should run on the machine meanwhile; the load is recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from bench_engine import CONTEXTS, bench_engine
 from bench_kit import token_kit
 from bench_passes import ROUNDS, bench_passes, outside_target, show_passes
-from bench_startup import startup
+from bench_startup import show_startup, startup
 from rich.console import Console
 from script_kit import parser, table
 
@@ -109,10 +109,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         if (a := draft[name]) and b:
             times.add_row(name, f"{a:.2f}", f"{b:.2f}", f"{b / a:.1f}")
     console.print(times)
-    starts = table("seconds to start", "", "CPU", "wall", names=3)
-    for name, f in result["startup"].items():
-        starts.add_row(name, f"{f['cpu_seconds']:.2f}", f"{f['seconds']:.2f}")
-    console.print(starts)
+    console.print(show_startup(result["startup"]))
     outside = table("outside model passes", "", "share", "microseconds a round")
     for name, f in result["outside_passes"].items():
         outside.add_row(name, f"{100 * f['share']:.1f} %", f"{f['microseconds_per_round']:.0f}")

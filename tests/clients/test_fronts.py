@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import math
-import os
 import subprocess
 import time
 import urllib.request
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.nginx import nginx_command
 from tests.support.serving import QUESTION, Live, serving
 from tests.support.sglang_servers import free_port
 
@@ -47,26 +47,16 @@ def up(process: subprocess.Popen[bytes], path: str, port: int, log: Path) -> Non
 
 @pytest.fixture(scope="module")
 def nginx(lives: tuple[Live, Live], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """nginx with the example's configuration, whose checker is nginx itself."""
+    """nginx with the example's configuration."""
     folder, port = tmp_path_factory.mktemp("nginx"), free_port()
-    text = (ROOT / "docs/deploy/nginx.conf").read_text()
-    for old, new in (
-        ("server 127.0.0.1:8000;", f"server 127.0.0.1:{lives[0].port};"),
-        ("# server 127.0.0.1:8001;", f"server 127.0.0.1:{lives[1].port};"),
-        ("listen 8080;", f"listen 127.0.0.1:{port};"),
-    ):
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    (folder / "semspec.conf").write_text(text)
-    own = "".join(f"{kind}_temp_path {folder / kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))  # fmt: skip
-    user = "user root; " if os.geteuid() == 0 else ""  # its folders are ours
-    (folder / "nginx.conf").write_text(
-        f"{user}daemon off; pid {folder / 'pid'}; error_log {folder / 'log'};\nevents {{}}\n"
-        f"http {{ access_log off;\n{own}include {folder / 'semspec.conf'};\n}}\n"
+    command = nginx_command(
+        folder,
+        {
+            "server 127.0.0.1:8000;": f"server 127.0.0.1:{lives[0].port};",
+            "# server 127.0.0.1:8001;": f"server 127.0.0.1:{lives[1].port};",
+            "listen 8080;": f"listen 127.0.0.1:{port};",
+        },
     )
-    command = ["nginx", "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", str(folder / "log")]  # fmt: skip
-    checked = subprocess.run([*command, "-t"], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
     process = subprocess.Popen(command)
     try:
         up(process, "/health", port, folder / "log")
