@@ -25,7 +25,7 @@ from semspec.decoding.sweep import of_draft, of_target
 from semspec.decoding.thinking import Thinking
 from semspec.decoding.writing import Pen
 from semspec.drafters import reference
-from semspec.drafters._opening import Opener
+from semspec.drafters.opening import Opener
 from semspec.driver import Driver, Timed
 from semspec.errors import UserError
 from semspec.loading.loaded import Loaded

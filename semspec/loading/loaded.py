@@ -13,7 +13,7 @@ from semspec.datastores.growing import GrowingStore
 from semspec.decoding.pacing import Pacing
 from semspec.decoding.stopping import room_to_think
 from semspec.deferred import load_torch
-from semspec.drafters._opening import Opener
+from semspec.drafters.opening import Opener
 from semspec.driver import Driver
 from semspec.engines.bridge import BridgedEngine, bridged
 from semspec.engines.pool import Engines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from semspec.drafters._base import DraftSessionBase
-from semspec.drafters._opening import LazySession, Opener
+from semspec.drafters.opening import LazySession, Opener
 from semspec.protocols import DraftSession, Plan
 from semspec.types import Context, Draft, Read, Room, Round, Seen, What
 
