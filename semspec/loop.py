@@ -148,7 +148,7 @@ class Speculation(Writing):
         size = self.left - len(tail), units, pace.unit_cap()
         room = Room(*size, tail, chain=pace.chain, turns=pace.turns)
         draft = yield from drafted(self.drafter.draft(self.context, room), done)
-        pace.asked(units, draft.seconds)
+        pace.asked(units, draft.seconds, draft.passes)
         return draft
 
     def judge(self, draft: Draft, done: Round) -> Plan[Verdict]:

@@ -25,13 +25,14 @@ from semspec.decoding.sweep import of_draft, of_target
 from semspec.decoding.thinking import Thinking
 from semspec.decoding.writing import Pen
 from semspec.drafters import reference
+from semspec.drafters.opening import Opener
 from semspec.driver import Driver, Timed
 from semspec.errors import UserError
 from semspec.loading.loaded import Loaded
 from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.models.location import canonical_name
 from semspec.models.text import OPEN, opening
-from semspec.protocols import Bench, BenchmarkProblem, Kit, Plan, Rule
+from semspec.protocols import Bench, BenchmarkProblem, DraftSession, Kit, Plan, Rule
 from semspec.results import tables
 from semspec.results.records import Mode
 from semspec.results.stopped import thought
@@ -311,10 +312,18 @@ class Solver(Loaded):
             "references": references,
             "earlier": self.earlier.of(tenant) if self.earlier else None,
         }
-        drafting = replace(self.kit(problem_id, prompt, mode, "draft"), **texts)
-        drafter, length = self.drafter.open(drafting), self.draft_length
-        if self.beside and references and not self.drafter.refers:
-            drafter = reference.beside(drafter, drafting, length)
+        length = self.draft_length
+
+        def opening() -> DraftSession:
+            drafting = replace(self.kit(problem_id, prompt, mode, "draft"), **texts)
+            drafter = self.drafter.open(drafting)
+            return reference.beside(drafter, drafting, self.draft_length) if refers else drafter
+
+        refers = self.beside and bool(references) and not self.drafter.refers
+        # drafts of a fixed length are made from the first round on
+        waits = bool(self.pacing.economies) and not refers
+        drafter = self.opener(opening) if waits else opening()
+        if refers:
             length = max(length, reference.LONGEST) if config.split == "token" else length
         pen = None if self.nested.plain else self._pen(problem_id, prompt, mode, texts)
         thinking = Thinking(self.text.piece) if config.answer_by == "target" else None
@@ -414,6 +423,7 @@ class Solver(Loaded):
         """
         made = copy.copy(self)
         made._own, made.config = False, replace(self.config, **changes)
+        made.opener = Opener()
         if ignore_eos:
             made.stop_ids = frozenset()
         made._settle_length()

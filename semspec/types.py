@@ -296,6 +296,7 @@ class Draft:
     # that it took to make: the drafter's own work, stamped by the driver, and, added by the loop, its
     # questions
     seconds: float = 0.0
+    passes: float = 0.0  # of these, for passes of models
 
 
 @dataclass(slots=True)

@@ -38,10 +38,18 @@ def booked(plan: Plan[T], done: Round) -> Plan[T]:
 
 def drafted(plan: Plan[Draft], done: Round) -> Plan[Draft]:
     """Run a drafter's plan and book it in ``done``; store the total seconds in the draft."""
-    part = Round()
-    draft = yield from booked(plan, part)
+    part, passes = Round(), 0.0
+
+    def answered(queries: Sequence[Query], answers: Sequence[Answer]) -> None:
+        nonlocal passes
+        for query, answer in zip(queries, answers, strict=True):
+            book(query, answer, part)
+            passes += answer.seconds if query.passes else 0.0
+
+    draft = yield from tapped(plan, lambda queries: None, answered)
     # a draft made ahead is judged in a later round than the one in which it is booked
     draft.seconds = part.seconds["draft"] = draft.seconds + part.seconds.get("draft", 0.0)
+    draft.passes = passes
     add(part, done)
     return draft
 

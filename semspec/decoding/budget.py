@@ -46,7 +46,7 @@ class Adaptive(Hindsight):
 
     def __post_init__(self) -> None:
         self.net = self.economy.net
-        self._ledger = Ledger(self.economy, self.watches)
+        self._ledger = Ledger(self.economy, self.watches, self.copies)
 
     # ---- before a draft --------------------------------------------------------------------------
 
@@ -58,6 +58,7 @@ class Adaptive(Hindsight):
         elif row := self._ledger.row():
             # nobody reads along: that would cost something
             self._alone, self.resting = row, row > 1
+            self._go_on_resting(row)
         elif self._ledger.crowded:
             self._decide_together()
         else:
@@ -68,7 +69,7 @@ class Adaptive(Hindsight):
         """Forget what was decided in the round before."""
         self.resting, self.chain, self._alone = False, False, 1
         self._asked, self._proposal = 0, None
-        self._hope = 0.0
+        self._hope = self._missed = 0.0
         self._settle()
 
     def _decide_alone(self) -> None:
@@ -82,10 +83,28 @@ class Adaptive(Hindsight):
     def _decide(self, units: int, loss: float) -> None:
         """Ask for so many units if what they are expected to lose can be afforded; else let the target write on."""
         ledger, wakes = self._ledger, not self.copies
-        if ledger.affords(loss, wakes):
-            self._asked = units
+        missed = self._missing()
+        if ledger.affords(loss, wakes, missed):
+            self._asked, self._missed = units, missed
         else:
-            self._rest(max(loss, 0.0) + (ledger.waking if wakes else 0.0))
+            self._rest(max(loss, 0.0) + missed + (ledger.waking if wakes else 0.0))
+
+    def _missing(self, more: int = 0) -> float:
+        """Return what it costs that the target reads again what its drafter has missed, and ``more`` tokens.
+
+        A drafter that looks things up asks for it in a pass before its draft. The prompt is read in any case.
+        """
+        unread = self._unread + more
+        self.economy.missed = price = self._recalling(unread) if unread else 0.0
+        return price
+
+    def _go_on_resting(self, row: int) -> None:
+        """Make one row of two, where a drafter that looks things up cannot be asked behind the first one."""
+        if self.copies and self.watches and row > 1:
+            missed, loss = self._missing(row), -self.net
+            if not self.economy.may_lose(loss, missed):
+                self._rest(max(loss, 0.0) + missed, row)
+                self.resting = True
 
     def _decide_together(self) -> None:
         """Draft where all do that are under way, else write as they do."""
@@ -118,19 +137,23 @@ class Adaptive(Hindsight):
                     self._hope = hope
         return best, loss, as_chain
 
-    def _rest(self, loss: float) -> None:
-        """Let the target write on, until such a loss can be afforded again."""
+    def _rest(self, loss: float, least: int = 1) -> None:
+        """Let the target write on, until such a loss can be afforded again; so many tokens at least."""
         economy = self.economy
-        self._alone = tokens = economy.pause(loss)
+        pause = economy.pause(loss)
+        self._alone = tokens = max(pause, least)
         self._ledger.asleep |= tokens >= SLEEPS
         if not self.watches or tokens < 2:
             return
-        reading_along = economy.writing(tokens, watched=True) - economy.writing(tokens)
-        catching_up = economy.reading(tokens)
-        self.resting = catching_up < reading_along
-        # what reading along has really cost is counted, where it can be
-        limit = EXPLORE * (ROUGHLY if self._ledger.timed else 1)
-        if economy.bank < 0 or min(reading_along, catching_up) > limit * tokens:
+        dear = pause > 1 and economy.bank < 0
+        if not dear:
+            reading_along = economy.writing(tokens, watched=True) - economy.writing(tokens)
+            catching_up = self._recalling(tokens)
+            self.resting = catching_up < reading_along
+            # what reading along has really cost is counted, where it can be
+            limit = EXPLORE * (ROUGHLY if self._ledger.timed else 1)
+            dear = pause > 1 and min(reading_along, catching_up) > limit * tokens
+        if dear:
             self._alone, self.resting = (LOOK if economy.costs.load else FOREVER), True
 
     def _stride(self) -> int:
@@ -151,10 +174,12 @@ class Adaptive(Hindsight):
 
     # ---- after a draft ---------------------------------------------------------------------------
 
-    def asked(self, units: int, seconds: float) -> None:
+    def asked(self, units: int, seconds: float, passes: float = 0.0) -> None:
         self._settle()
         predicted = self.economy.asking(units, self.chain)
-        self._ledger.asked(CHAIN if self.chain else ASK, units, seconds, predicted)
+        # who looks things up asks for what it has missed alone, which has a price of its own
+        reading = passes if self.copies else 0.0
+        self._ledger.asked(CHAIN if self.chain else ASK, units, seconds, predicted, reading)
 
     def cut(self, draft: Draft) -> None:
         self._settle()
@@ -194,10 +219,8 @@ class Adaptive(Hindsight):
             self.net = NET * self.net + (1 - NET) * worth
             economy.net = SLOWER * economy.net + (1 - SLOWER) * worth
             if not sends and self.net <= 0 and not self._ledger.crowded:
-                self._rest(-self.net)
                 # where copies save time, each token by which one begins later is dear
-                if economy.rate > CLOSE:
-                    self._alone = max(self._alone, self._shadowed())
+                self._rest(-self.net, self._shadowed() if economy.rate > CLOSE else 1)
             elif not sends:
                 self._alone = self._stride()
             economy.looked(bool(sends), self._alone)

@@ -50,9 +50,9 @@ class Copies(Adaptive):
     copies: bool = True
     cuts: bool = True
 
-    def _rest(self, loss: float) -> None:
+    def _rest(self, loss: float, least: int = 1) -> None:
         """Let the target write on; whether the model reads along meanwhile is the model's to say."""
-        self._alone = tokens = self.economy.pause(loss)
+        self._alone = tokens = max(self.economy.pause(loss), least)
         self._ledger.asleep |= tokens >= SLEEPS and not self.watches
 
 
@@ -158,10 +158,10 @@ class Beside(Adaptive):
 
     # ---- after a draft ---------------------------------------------------------------------------
 
-    def asked(self, units: int, seconds: float) -> None:
+    def asked(self, units: int, seconds: float, passes: float = 0.0) -> None:
         self._settle()
         if self._draws:
-            Adaptive.asked(self, self._asked, seconds)
+            Adaptive.asked(self, self._asked, seconds, passes)
             return
         copying = self.copying
         predicted = copying.economy.asking(copying._asked)

@@ -27,6 +27,9 @@ class Hindsight(Prospects):
     resting: bool = field(default=False, init=False)
     _asked: int = field(default=0, init=False)  # units, in this round
     _hope: float = field(default=0.0, init=False)  # of this round's draft
+    # what a drafter that looks things up has missed behind the prompt: tokens, and what reading them costs this round
+    _unread: int = field(default=0, init=False)
+    _missed: float = field(default=0.0, init=False)
     _proposal: Proposal | None = field(default=None, init=False)
     _ledger: Ledger = field(init=False)
 
@@ -36,6 +39,9 @@ class Hindsight(Prospects):
     def observe(self, done: Round) -> None:
         self._settle()
         self._ledger.close(done, self._spent(done), bool(self._asked), self.resting)
+        if self.copies and self.watches:
+            rests = self.resting and not done.drafted
+            self._unread = self._unread * (not self._asked) + len(done.tokens) * rests
         self._look_back(done)
 
     def _spent(self, done: Round) -> float:
@@ -43,7 +49,9 @@ class Hindsight(Prospects):
         economy, tokens = self.economy, done.tokens
         if self._ledger.rounds % REFRESH == REFRESH - 1:
             self._prices.clear()
-        spent = economy.asking(self._asked, self.chain) if self._asked else 0.0
+        spent = self._missed
+        if self._asked:
+            spent += economy.asking(self._asked, self.chain)
         if done.drafted:
             spent += self._price("read" if done.parents is None else "tree", 1 + len(done.drafted))
         else:

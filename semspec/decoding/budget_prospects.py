@@ -44,6 +44,9 @@ class Prospects:
     copies: bool = False  # the drafter looks up what is there, however long: only its match tells
     cuts: bool = False  # its drafts are point masses
     watches: bool = False  # it reads along while the target writes
+    recalls: bool = (
+        True  # what it has missed it reads before it drafts; False: the newest position alone
+    )
     chain: bool = field(default=False, init=False)  # this round's draft is one in a tree's place
     # how the draft before went: 0 none of it was kept, 2 all of it
     heat: str = field(default="1", init=False)
@@ -78,6 +81,10 @@ class Prospects:
         if self.longest_chain and self.greedy:
             found = max(found, chance(("chain", deep, self.heat)))
         return found
+
+    def _recalling(self, missed: int) -> float:
+        """Return what a pass costs in which a drafter reads what it has missed, with the last token of the text."""
+        return self._price("read", 1 + (missed if self.recalls else min(missed, 1)))
 
     @property
     def _mood(self) -> float:

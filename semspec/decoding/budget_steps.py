@@ -92,7 +92,7 @@ class AdaptiveSteps:
         ordered = sorted(lengths)
         return min(self.cap, max(8, 2 * ordered[int(0.95 * (len(ordered) - 1))]))
 
-    def asked(self, units: int, seconds: float) -> None:
+    def asked(self, units: int, seconds: float, passes: float = 0.0) -> None:
         economy, context = self.economy, self._context or 0
         economy.costs.add(economy.who, "ask", economy.company, units, seconds, context)
 

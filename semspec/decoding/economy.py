@@ -64,6 +64,9 @@ class Economy:
     found: float = (
         0.2  # copies that are found, for each token that the target writes while there is none
     )
+    missed: float = (
+        0.0  # what reading costs that a drafter has missed, when that was looked at last
+    )
     warm: bool = False  # the drafter has worked before
     began: bool = False  # the price of a token was known when something was decided
     allowance: float = ALLOWANCE  # what may be lost under a load that was not seen before
@@ -200,7 +203,7 @@ class Economy:
         self.gained = RATE * self.gained + gained
         self.experience.old += gained
         # up to what it takes to wake a drafter: a first time that was slow is not the last one
-        most = ALLOWANCE + self.experience.waking
+        most = ALLOWANCE + max(self.experience.waking, self.missed)
         self.bank = max(self.bank, min(self.bank + EXPLORE * gained, most))
 
     def looked(self, found: bool, alone: int) -> None:

@@ -25,6 +25,7 @@ class Ledger:
 
     economy: Economy
     watches: bool = False  # the drafter reads along while the target writes
+    copies: bool = False  # it looks things up
     # whose draft a round is for: of several sources each pays for its own drafts
     source: Economy = field(init=False)
     rounds: int = field(default=0, init=False)
@@ -84,6 +85,10 @@ class Ledger:
         experience = self.economy.experience
         if not experience.token:
             # behind the prompt, whose pass is no token's; a drafter that reads along has that pass for its own first draft
+            if (
+                self.copies and self.watches
+            ):  # to miss a row is dear: it comes where the drafter rests, or late
+                return ENOUGH if experience.old > STALE and self.rounds else 0
             return ENOUGH if self.rounds else int(not self.watches)
         rate = self.economy.rate
         doubted = rate > CLOSE or (experience.rows < FEW and rate > CLEAR)
@@ -91,10 +96,13 @@ class Ledger:
         stale = experience.old > STALE * (often if doubted else SELDOM)
         return ENOUGH if stale and self.rounds else 0
 
-    def affords(self, loss: float, wakes: bool) -> bool:
-        """Tell whether a draft may be made that is expected to lose so much, and pay for it beforehand."""
+    def affords(self, loss: float, wakes: bool, missed: float = 0.0) -> bool:
+        """Tell whether a draft may be made that is expected to lose so much, and pay for it beforehand.
+
+        ``missed``: what reading costs that has to come first, beside what wakes the drafter.
+        """
         self.source.begin()
-        waking = self.waking if wakes else 0.0
+        waking = missed + (self.waking if wakes else 0.0)
         if not self.source.affords(loss, waking):
             return False
         if loss > 0:
@@ -123,9 +131,15 @@ class Ledger:
         """True where this round's draft had to wait until a drafter had read at length: its own, or another problem's."""
         return self._woke or (self.crowded and self.economy.costs.wakings != self._wakings)
 
-    def asked(self, kind: str, units: float, seconds: float, predicted: float) -> None:
-        """Take note of what a draft has cost, in seconds, where so many plain tokens were predicted."""
+    def asked(
+        self, kind: str, units: float, seconds: float, predicted: float, reading: float = 0.0
+    ) -> None:
+        """Take note of what a draft has cost, in seconds, where so many plain tokens were predicted.
+
+        ``reading``: of these seconds, what was spent on what the drafter had missed.
+        """
         economy, self._drafting = self.source, seconds
+        seconds -= reading
         if economy.costs.fixed:
             return
         known = economy.costs.curve(economy.who, kind, economy.company)

@@ -38,8 +38,8 @@ class Pace(Protocol):
         """Return the longest unit of the next draft."""
         ...
 
-    def asked(self, units: int, seconds: float) -> None:
-        """Take note of what a draft of so many units has cost."""
+    def asked(self, units: int, seconds: float, passes: float = 0.0) -> None:
+        """Take note of what a draft of so many units has cost; of these seconds passes of models took ``passes``."""
         ...
 
     def cut(self, draft: Draft) -> None:
@@ -78,7 +78,7 @@ class Steady:
     def unit_cap(self) -> int:
         return self.cap
 
-    def asked(self, units: int, seconds: float) -> None:
+    def asked(self, units: int, seconds: float, passes: float = 0.0) -> None:
         """Do nothing: the length is fixed."""
 
     def cut(self, draft: Draft) -> None:

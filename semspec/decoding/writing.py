@@ -158,7 +158,7 @@ class Writing:
             return Draft()
         room = Room(left, units, 1, chain=pen.pace.chain, turns=pen.pace.turns)
         draft = yield from drafted(pen.drafter.draft(self.context, room), inner)
-        pen.pace.asked(units, draft.seconds)
+        pen.pace.asked(units, draft.seconds, draft.passes)
         trim(draft, left, self.kit.stop_ids)
         pen.pace.cut(draft)
         return draft

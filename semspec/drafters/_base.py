@@ -126,6 +126,8 @@ class DraftSessionBase:
     """A session that watches nothing and learns nothing."""
 
     watches: tuple[Read, ...] = ()
+    # where it watches: before it drafts it asks for the rows of all that it has missed; False: for the newest row alone
+    recalls: bool = True
 
     def see(self, seen: Seen) -> None:
         """Take rows of the target's passes; comes only where ``watches`` asks for some."""

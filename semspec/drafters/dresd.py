@@ -75,6 +75,7 @@ class DresdSession(DraftSessionBase):
     """
 
     watches = (LAST_STATES,)
+    recalls = False
 
     def __init__(self, options: Dresd, store: DenseStore, kit: Kit) -> None:
         self.options, self.store, self.kit = options, store, kit

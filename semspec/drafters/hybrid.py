@@ -228,6 +228,7 @@ class HybridSession(DraftSessionBase):
         self.sources, self.kit = sources, kit
         self.sessions = list(sources.values())
         self.watches = all_watches(self.sessions)
+        self.recalls = any(getattr(one, "recalls", True) for one in self.sessions if one.watches)
         self.worth: dict[tuple[str, str, int], Worth] = {}  # by source, find and grade
         self._drafts: dict[str, Draft] = {}
         self._drafted_at = 0

@@ -13,6 +13,7 @@ from semspec.datastores.growing import GrowingStore
 from semspec.decoding.pacing import Pacing
 from semspec.decoding.stopping import room_to_think
 from semspec.deferred import load_torch
+from semspec.drafters.opening import Opener
 from semspec.driver import Driver
 from semspec.engines.bridge import BridgedEngine, bridged
 from semspec.engines.pool import Engines
@@ -111,6 +112,7 @@ class Loaded:
         remembered = max(self.drafter.remembers, self.nested.remembers)
         self.earlier = GrowingStore(remembered << 20) if remembered else None
         self.pacing = self._pacing()
+        self.opener = Opener()
 
     def room_to_think(self, room: int) -> int:
         """Return how many of ``room`` tokens the thinking may take; a stopper keeps some for the answer."""

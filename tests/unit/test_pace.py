@@ -436,3 +436,53 @@ def test_a_fixed_pace_never_changes() -> None:
     pace.observe(Round(drafted=[1, 2], kept=[1, 2]))
     assert (pace.units(), pace.unit_cap(), pace.alone(9), pace.resting) == (3, 7, 1, False)
     assert draft.tokens == [1, 2]
+
+
+# ---- what a drafter that reads along has missed ------------------------------------------------------
+
+
+def watching(recalls: bool = True) -> Adaptive:
+    """A drafter that looks things up, behind a row of 16 tokens that it did not see; a pass over n tokens costs 1 + n / 2."""
+    costs = table(passing=1.0, fed=0.5)
+    own: dict[str, Any] = {"copies": True, "cuts": True, "exact": True, "recalls": recalls}
+    pace = Adaptive(economy=economy(costs, 0.4), longest=9, watches=True, **own)
+    pace.resting = True
+    pace.observe(Round(handed=[1] * 16))
+    return pace
+
+
+def test_what_a_drafter_has_missed_is_priced_before_it_is_asked_again() -> None:
+    pace = watching()
+    pace.economy.bank = 1 + 17 / 2 - 0.1
+    assert not pace.units()
+    pace = watching()
+    pace.economy.bank = 1 + 17 / 2 + 0.1
+    assert pace.units()
+    # it has read what it missed, and the next question costs no more than itself
+    drafted(pace, [])
+    pace.observe(Round(handed=[7]))
+    pace.economy.bank, pace.net = 0.0, 0.0
+    assert pace.units()
+
+
+def test_a_drafter_that_reads_the_newest_position_alone_has_missed_little() -> None:
+    """The allowance covers a pass over two tokens, and none over seventeen."""
+    assert watching(recalls=False).units()
+    assert not watching().units()
+
+
+def test_the_allowance_grows_up_to_what_a_drafter_has_missed() -> None:
+    pace = watching()
+    assert not pace.units()
+    for _ in range(3000):
+        pace.economy.went(1.0, 1)
+    assert pace.economy.bank == pytest.approx(ALLOWANCE + 1 + 17 / 2)
+
+
+def test_a_round_is_expected_to_take_what_reading_takes_that_was_missed() -> None:
+    pace = watching()
+    pace.economy.bank = 20.0
+    assert pace.units()
+    drafted(pace, [])
+    round_ = Round(handed=[7])
+    assert pace._spent(round_) == pytest.approx(1 + 17 / 2 + 1.0, abs=1e-6)
