@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from semspec.decoding.budget_hindsight import Hindsight
 from semspec.decoding.budget_prospects import UNTRIED
 from semspec.decoding.costs import ASK, CHAIN
-from semspec.decoding.economy import LOOK, NET, TRIES
+from semspec.decoding.economy import LOOK, NET, TREES, TRIES
 from semspec.decoding.experience import EXPLORE
 from semspec.decoding.ledger import CLOSE, Ledger
 from semspec.decoding.trim import first_path, keep_nodes, shorten
@@ -238,6 +238,8 @@ class Adaptive(Hindsight):
 
     def _sent(self, nodes: float) -> None:
         """Note how many nodes of a tree of so many levels are read: always about as many, if it is not cut."""
+        if self.economy.trees < TREES:  # each one tells much of what the next would cost
+            self._prices.clear()
         self.economy.sent(nodes / max(self._asked, 1))
 
     def _found(self, gain: float, price: float, nodes: Sequence[int] = ()) -> bool:
