@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.unit.test_pace import drafted, went
 # ---- a tree, or a chain in its place ---------------------------------------------------------------
 
 
-def shapes(right: int, rounds: int, **costs: float) -> tuple[list[bool], Adaptive]:
+def shapes(right: int, rounds: int, **costs: Any) -> tuple[list[bool], Adaptive]:
     """Let rounds pass in which so many tokens of a chain are right, and all levels of a tree: True where a chain was asked for."""
     one, asked = economy(table(**costs)), list[bool]()
     for size in SIZES:
