@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from semspec.decoding.budget_hindsight import Hindsight
+from semspec.decoding.budget_prospects import UNTRIED
 from semspec.decoding.costs import ASK, CHAIN
-from semspec.decoding.economy import LOOK, NET
+from semspec.decoding.economy import LOOK, NET, TREES, TRIES
 from semspec.decoding.experience import EXPLORE
 from semspec.decoding.ledger import CLOSE, Ledger
-from semspec.decoding.trim import keep_nodes, shorten
+from semspec.decoding.trim import first_path, keep_nodes, shorten
 from semspec.types import Draft, Turns
 
 FOREVER = 1 << 30  # tokens: the rest of a problem
@@ -31,7 +32,21 @@ ROUGHLY = 5.0  # times what may be lost: reading along is not known to cost more
 STRIDE = 8  # tokens at most before a drafter is asked again whose draft was not worth a pass
 SHADOWED = 8  # tokens at most that are written in a row to see what a draft that was not sent would have brought
 SLEEPS = 8  # tokens in a row after which a drafter has much to read
+FIRST_TREES = 3.0  # trees that are read before a tree is held against a chain by what they brought
+WAIT = 32  # tokens at most between the first tries of a model whose drafts may pay
+DEAR = 6.0  # plain tokens: a draft that is expected to lose more is not tried for its promise
 SLOWER = 0.98  # of what all problems thought of the worth of asking, at each new answer
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """A length of a draft, and what is expected of it."""
+
+    units: int  # tokens of a chain, levels of a tree
+    chain: bool
+    rate: float = 0.0  # tokens in the time of a plain one
+    loss: float = 0.0  # plain tokens
+    hope: float = 0.0  # drafted tokens that are kept
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,7 +99,7 @@ class Adaptive(Hindsight):
         """Ask for so many units if what they are expected to lose can be afforded; else let the target write on."""
         ledger, wakes = self._ledger, not self.copies
         missed = self._missing()
-        if ledger.affords(loss, wakes, missed):
+        if ledger.affords(loss, wakes, missed, anyway=wakes and self._due(loss)):
             self._asked, self._missed = units, missed
         else:
             self._rest(max(loss, 0.0) + missed + (ledger.waking if wakes else 0.0))
@@ -94,8 +109,8 @@ class Adaptive(Hindsight):
 
         A drafter that looks things up asks for it in a pass before its draft. The prompt is read in any case.
         """
-        unread = self._unread + more
-        self.economy.missed = price = self._recalling(unread) if unread else 0.0
+        unseen = self._unseen + more
+        self.economy.missed = price = self._recalling(unseen) if unseen else 0.0
         return price
 
     def _go_on_resting(self, row: int) -> None:
@@ -105,6 +120,20 @@ class Adaptive(Hindsight):
             if not self.economy.may_lose(loss, missed):
                 self._rest(max(loss, 0.0) + missed, row)
                 self.resting = True
+
+    def _due(self, loss: float) -> bool:
+        """Tell whether a draft is to be tried that is expected to lose so much, though that cannot be afforded.
+
+        A few first drafts that fail say little of a model that looked promising: it is tried ``TRIES`` times, ``WAIT``
+        tokens apart.
+        """
+        return self._untried and loss <= DEAR and self._unread >= WAIT
+
+    @property
+    def _untried(self) -> bool:
+        """True where a model's drafts were promising, and the target has read but a few of them."""
+        economy = self.economy
+        return economy.promising and economy.tries < TRIES and not self._ledger.crowded
 
     def _decide_together(self) -> None:
         """Draft where all do that are under way, else write as they do."""
@@ -123,24 +152,46 @@ class Adaptive(Hindsight):
 
         A drafter that grows trees may draft a chain in a tree's place (True), which is cheaper to make and to read.
         """
-        mood = self._mood
-        best, most, loss, as_chain = 1, 0.0, 0.0, False
-        shapes = [(self.longest, False)] + [(self.longest_chain, True)] * bool(self.longest_chain)
-        for longest, chain in shapes:
-            reached, hope = 1.0, 0.0
-            for length in range(1, longest + 1):
-                reached *= self._chance(length, chain)
-                hope += reached
-                cost, gained = self._cost(length, chain), 1 + mood * hope
-                if gained > most * cost:
-                    best, most, loss, as_chain = length, gained / cost, cost - gained, chain
-                    self._hope = hope
-        return best, loss, as_chain
+        found = self._best_length(self.longest, chain=False)
+        if self.longest_chain:
+            found = self._shape(found, self._best_length(self.longest_chain, chain=True))
+        self._hope = found.hope
+        self.economy.promising |= not self.economy.tries and found.loss <= 0
+        return found.units, found.loss, found.chain
+
+    def _best_length(self, longest: int, chain: bool) -> Length:
+        """Return the length of a tree or a chain with the best rate of tokens."""
+        mood, best = self._mood, Length(1, chain)
+        reached, hope = 1.0, 0.0
+        for length in range(1, longest + 1):
+            reached *= self._chance(length, chain)
+            hope += reached
+            cost, gained = self._cost(length, chain), 1 + mood * hope
+            if gained > best.rate * cost:
+                best = Length(length, chain, gained / cost, cost - gained, hope)
+        return best
+
+    def _shape(self, tree: Length, chain: Length) -> Length:
+        """Return the better of a tree and a chain in its place.
+
+        Of a tree nothing is known before a few were read. A chain that pays comes first; a tree is tried in its place
+        where it would be better if all its levels were right, and what it may lose can be afforded.
+        """
+        economy = self.economy
+        if economy.trees >= FIRST_TREES:
+            return tree if tree.rate >= chain.rate else chain
+        if chain.loss <= 0 and economy.beliefs.tried(("chain",)) < UNTRIED:
+            return chain
+        deepest = self.longest
+        could = (1 + deepest) / self._cost(deepest, chain=False)
+        return tree if could > chain.rate and economy.may_lose(tree.loss) else chain
 
     def _rest(self, loss: float, least: int = 1) -> None:
         """Let the target write on, until such a loss can be afforded again; so many tokens at least."""
         economy = self.economy
         pause = economy.pause(loss)
+        if self._untried:
+            pause = min(pause, WAIT)
         self._alone = tokens = max(pause, least)
         self._ledger.asleep |= tokens >= SLEEPS
         if not self.watches or tokens < 2:
@@ -153,7 +204,7 @@ class Adaptive(Hindsight):
             # what reading along has really cost is counted, where it can be
             limit = EXPLORE * (ROUGHLY if self._ledger.timed else 1)
             dear = pause > 1 and min(reading_along, catching_up) > limit * tokens
-        if dear:
+        if dear and not self._untried:
             self._alone, self.resting = (LOOK if economy.costs.load else FOREVER), True
 
     def _stride(self) -> int:
@@ -176,7 +227,7 @@ class Adaptive(Hindsight):
 
     def asked(self, units: int, seconds: float, passes: float = 0.0) -> None:
         self._settle()
-        predicted = self.economy.asking(units, self.chain)
+        predicted = self._asking(units, self.chain)
         # who looks things up asks for what it has missed alone, which has a price of its own
         reading = passes if self.copies else 0.0
         self._ledger.asked(CHAIN if self.chain else ASK, units, seconds, predicted, reading)
@@ -198,16 +249,20 @@ class Adaptive(Hindsight):
         nodes, hope, price, is_chain = self._weighed(proposal.parents, proposal.signals)
         if not self._found(self._mood * hope, price, nodes):
             nodes, hope = [], 0.0
+            if self._due(0.0):  # only what the target reads is a try
+                nodes, is_chain = first_path(proposal.parents), True
+                self._vain, self._alone = 0, 1
         proposal.sent = frozenset(nodes)
         self._hope = hope
-        if not self.copies and nodes:
-            self._sent(len(nodes))
+        if not self.copies:  # of a tree of which nothing is sent no size is learned
+            self._sent(len(nodes) or self.economy.nodes * self._asked)
         _keep(draft, nodes, is_chain)
 
-    def _sent(self, nodes: int) -> None:
+    def _sent(self, nodes: float) -> None:
         """Note how many nodes of a tree of so many levels are read: always about as many, if it is not cut."""
-        share = 0.1 if self.cuts else 1.0
-        self.economy.nodes += share * (nodes / max(self._asked, 1) - self.economy.nodes)
+        if self.economy.trees < TREES:  # each one tells much of what the next would cost
+            self._prices.clear()
+        self.economy.sent(nodes / max(self._asked, 1))
 
     def _found(self, gain: float, price: float, nodes: Sequence[int] = ()) -> bool:
         """Tell whether what was found is sent, or none of it, and note what it was worth to have asked."""

@@ -66,7 +66,6 @@ class Beside(Adaptive):
     _loss: float = field(default=0.0, init=False)  # that is expected of its draft
     _waits: int = field(default=0, init=False)  # tokens until its draft can be afforded again ...
     _rests: bool = field(default=False, init=False)  # ... for which it does not read along
-    _unread: int = field(default=0, init=False)  # tokens since it drafted last
 
     def __post_init__(self) -> None:
         Adaptive.__post_init__(self)
@@ -111,7 +110,7 @@ class Beside(Adaptive):
             ledger.asleep |= self._unread >= SLEEPS and not self.watches
             self._asked, self._loss, self.chain = self._best()
             self.economy.begin()
-            if self.economy.may_lose(self._loss, ledger.waking):
+            if self.economy.may_lose(self._loss, ledger.waking) or self._due(self._loss):
                 return
             self._rest(max(self._loss, 0.0) + ledger.waking)
             self._waits, self._rests = self._alone, self.resting
@@ -138,7 +137,7 @@ class Beside(Adaptive):
                 self._ledger.turn(copying.economy)
             return None
         if self.economy.token and not self._ledger.crowded:
-            self._ledger.affords(self._loss, wakes=True)
+            self._ledger.affords(self._loss, wakes=True, anyway=True)
         else:
             self._ledger.wake()
         self._draws, copying._proposal = True, proposal

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from semspec.decoding.beliefs import Signal
 from semspec.decoding.budget_prospects import DEEP, Proposal, Prospects
+from semspec.decoding.economy import TRIES
 from semspec.decoding.ledger import Ledger
 from semspec.decoding.trim import depths, first_path, shared
 from semspec.types import Round
@@ -28,9 +29,10 @@ class Hindsight(Prospects):
     _asked: int = field(default=0, init=False)  # units, in this round
     _hope: float = field(default=0.0, init=False)  # of this round's draft
     # what a drafter that looks things up has missed behind the prompt: tokens, and what reading them costs this round
-    _unread: int = field(default=0, init=False)
+    _unseen: int = field(default=0, init=False)
     _missed: float = field(default=0.0, init=False)
     _proposal: Proposal | None = field(default=None, init=False)
+    _unread: int = field(default=0, init=False)  # tokens since the target read a draft last
     _ledger: Ledger = field(init=False)
 
     def over(self) -> None:
@@ -41,17 +43,19 @@ class Hindsight(Prospects):
         self._ledger.close(done, self._spent(done), bool(self._asked), self.resting)
         if self.copies and self.watches:
             rests = self.resting and not done.drafted
-            self._unread = self._unread * (not self._asked) + len(done.tokens) * rests
+            self._unseen = self._unseen * (not self._asked) + len(done.tokens) * rests
+        self._unread = 0 if done.drafted else self._unread + len(done.tokens)
         self._look_back(done)
 
     def _spent(self, done: Round) -> float:
         """Return the plain tokens of time that a round is expected to have taken."""
         economy, tokens = self.economy, done.tokens
-        if self._ledger.rounds % REFRESH == REFRESH - 1:
+        # the first drafts are what their price is known by
+        if economy.tries < TRIES or self._ledger.rounds % REFRESH == REFRESH - 1:
             self._prices.clear()
         spent = self._missed
         if self._asked:
-            spent += economy.asking(self._asked, self.chain)
+            spent += self._asking(self._asked, self.chain)
         if done.drafted:
             spent += self._price("read" if done.parents is None else "tree", 1 + len(done.drafted))
         else:
@@ -67,6 +71,7 @@ class Hindsight(Prospects):
         fades = LATE ** len(tokens)
         self._kept, self._hoped = fades * self._kept, fades * self._hoped
         if done.drafted:
+            self.economy.tried()
             kept = len(done.kept)
             self._kept += kept
             self._hoped += min(self._hope, kept + FAILED)
@@ -79,7 +84,7 @@ class Hindsight(Prospects):
         for node, parent in enumerate(proposal.parents):
             children[parent].append(node)
         tried: list[tuple[Signal, bool]] = []
-        at, length = -1, 0
+        at, length, reached = -1, 0, 0
         for token in text:
             followed = -1
             for node in children[at]:
@@ -91,11 +96,13 @@ class Hindsight(Prospects):
             if followed < 0:
                 break
             at, length = followed, length + 1
+            reached += not proposal.sent or followed in proposal.sent
         if not self.copies and self.cuts and not self.chain:
             # a tree: how deep it was right, whichever node it was
             deepest = max(depths(proposal.parents))
-            words = (("before", DEEP[d], self.heat) for d in range(min(length + 1, deepest)))
-            tried += [(signal, d < length) for d, signal in enumerate(words)]
+            # of the nodes that were sent, whose number is what a tree is taken to cost
+            words = (("before", DEEP[d], self.heat) for d in range(min(reached + 1, deepest)))
+            tried += [(signal, d < reached) for d, signal in enumerate(words)]
             if self.longest_chain and self.greedy:
                 tried += self._first_path(proposal, text)
         elif not self.cuts and tried and proposal.parents != range(-1, len(proposal.tokens) - 1):

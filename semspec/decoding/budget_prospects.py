@@ -87,6 +87,11 @@ class Prospects:
         return self._price("read", 1 + (missed if self.recalls else min(missed, 1)))
 
     @property
+    def _branches(self) -> bool:
+        """True if its drafts are trees."""
+        return self.longest_chain > 0 or self.economy.trees > 0
+
+    @property
     def _mood(self) -> float:
         """Return by how much this text keeps less of late drafts than was expected: at most 1."""
         return min(1.0, (self._kept + SLACK) / (self._hoped + SLACK))
@@ -96,9 +101,16 @@ class Prospects:
         key = "chain" if chain else "draft", length
         if (known := self._prices.get(key)) is None:
             economy = self.economy
-            nodes = 1.0 if chain else economy.nodes
-            known = economy.asking(length, chain) + economy.reading(1 + length * nodes, nodes > 1)
+            nodes = 1.0 if chain or not self._branches else economy.level
+            known = self._asking(length, chain) + economy.reading(1 + length * nodes, nodes > 1)
             self._prices[key] = known = max(known, 1e-9)
+        return known
+
+    def _asking(self, units: int, chain: bool) -> float:
+        """Return what a draft costs by itself, looked up once in a few rounds."""
+        key = "ask chain" if chain else "ask", units
+        if (known := self._prices.get(key)) is None:
+            self._prices[key] = known = self.economy.asking(units, chain)
         return known
 
     def _price(self, kind: str, size: int) -> float:

@@ -37,6 +37,11 @@ EARNED = 128.0  # plain tokens of what drafts have really gained that may be los
 HORIZON = 8  # rounds in which what was lost may be expected to come back
 NET = 0.85  # of what was thought before of the worth of asking, at each new answer
 NUMBERS = ("bank", "net", "nodes", "spent", "gained", "drafted", "written")  # that are recorded
+NODES = 3.0  # of a tree's level, where none was read yet
+TREES = 10.0  # trees whose size is averaged: of more, the older ones fade
+TRIES = 4.0  # drafts that the target has read, before a drafter that looked promising may be given up for long
+# recorded as well; a table from before they were counted is taken to have seen enough
+COUNTED = {"trees": TREES, "tries": TRIES}
 RATE = 0.98  # of what was counted before of time and tokens, at each new round
 
 
@@ -56,6 +61,9 @@ class Economy:
     beliefs: Beliefs = field(default_factory=Beliefs)
     net: float = 0.0  # gained by asking a drafter that looks things up, on average
     nodes: float = 1.0  # of a tree's level, those that are sent
+    trees: float = 0.0  # of which that is the average, at most ``TREES``
+    tries: float = 0.0  # a model's drafts that the target has read, at most ``TRIES``
+    promising: bool = False  # a model's drafts were expected to pay before any was tried
     spent: float = 20.0  # plain tokens of time, newer ones counting more
     gained: float = 20.0  # tokens in that time
     lengths: list[int] = field(default_factory=list)  # tokens of accepted units
@@ -173,6 +181,10 @@ class Economy:
 
     def _asking(self, units: float, kind: str) -> float:
         curve = self.costs.curve(self.who, kind, self.company)
+        if (
+            curve is None and not self.model
+        ):  # a tree's level and a chain's token stand in for each other
+            curve = self.costs.curve(self.who, ASK if kind == CHAIN else CHAIN, self.company)
         if curve is None and self.model:
             asked = "draft", WRITE
         else:
@@ -227,9 +239,23 @@ class Economy:
         bank = self.banks.get(company, self.allowance)
         self.banks[company] = max(min(bank + paid + gain, EARNED), -DEBT)
 
-    def affords(self, loss: float, waking: float = 0.0) -> bool:
-        """Tell whether something may be tried that is expected to lose so much; it is then paid for."""
-        if not self.may_lose(loss, waking):
+    @property
+    def level(self) -> float:
+        """Nodes of a tree's level that are read, on average."""
+        return self.nodes if self.trees else NODES
+
+    def sent(self, nodes: float) -> None:
+        """Count a tree of which so many nodes of each level are read."""
+        self.trees = min(self.trees + 1, TREES)
+        self.nodes += (nodes - self.nodes) / self.trees
+
+    def tried(self) -> None:
+        """Count a draft that the target has read."""
+        self.tries = min(self.tries + 1, TRIES)
+
+    def affords(self, loss: float, waking: float = 0.0, anyway: bool = False) -> bool:
+        """Tell whether something may be tried that is expected to lose so much (``anyway``: it may); it is then paid for."""
+        if not (anyway or self.may_lose(loss, waking)):
             return False
         if loss > 0:
             self.bank -= loss + waking
@@ -256,7 +282,7 @@ class Economy:
     def told(self) -> dict[str, Any]:
         """Return the state, without the costs, as JSON."""
         return {
-            **{name: getattr(self, name) for name in NUMBERS},
+            **{name: getattr(self, name) for name in (*NUMBERS, *COUNTED)},
             "lengths": self.lengths,
             "beliefs": self.beliefs.told(),
             "experience": self.experience.told(),
@@ -264,8 +290,9 @@ class Economy:
 
     def recall(self, told: Mapping[str, Any]) -> None:
         """Take up what ``told`` returned; raise ValueError, KeyError or TypeError if it is something else."""
-        for name in NUMBERS:
-            value = float(told[name])
+        numbers = {**COUNTED, **told}
+        for name in (*NUMBERS, *COUNTED):
+            value = float(numbers[name])
             if not math.isfinite(value):
                 raise ValueError(f"{name} is {value}")
             setattr(self, "allowance" if name == "bank" else name, value)

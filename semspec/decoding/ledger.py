@@ -96,14 +96,14 @@ class Ledger:
         stale = experience.old > STALE * (often if doubted else SELDOM)
         return ENOUGH if stale and self.rounds else 0
 
-    def affords(self, loss: float, wakes: bool, missed: float = 0.0) -> bool:
-        """Tell whether a draft may be made that is expected to lose so much, and pay for it beforehand.
+    def affords(self, loss: float, wakes: bool, missed: float = 0.0, anyway: bool = False) -> bool:
+        """Tell whether a draft may be made that is expected to lose so much (``anyway``: it may), and pay for it beforehand.
 
         ``missed``: what reading costs that has to come first, beside what wakes the drafter.
         """
         self.source.begin()
         waking = missed + (self.waking if wakes else 0.0)
-        if not self.source.affords(loss, waking):
+        if not self.source.affords(loss, waking, anyway):
             return False
         if loss > 0:
             self._paid += loss + waking

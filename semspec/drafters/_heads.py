@@ -38,6 +38,10 @@ class HeadSession(DraftSessionBase):
         """
         raise NotImplementedError
 
+    def likeliest(self, tokens: Sequence[int], parents: Sequence[int]) -> int:
+        """Return the most probable token after the last of these nodes, as ``rows`` is asked for it."""
+        return int(self.rows(tokens, parents, 1, Sampling(0.0))[0].argmax())
+
     def drafted(self, room: Room) -> Draft:
         """Called once the session has followed the context to its end."""
         with torch.inference_mode():
@@ -55,8 +59,12 @@ class HeadSession(DraftSessionBase):
         limit = room.limit if self.longest is None else min(room.limit, self.longest)
         while True:
             count = len(draft.tokens)
-            rows.append(self.rows(draft.tokens, range(-1, count - 1), 1, kit.sampling))
-            token = draw_next(rows[-1][0], kit.sampling, kit.rng)
+            so_far = draft.tokens, range(-1, count - 1)
+            if kit.sampling.greedy:
+                token = self.likeliest(*so_far)
+            else:
+                rows.append(self.rows(*so_far, 1, kit.sampling))
+                token = draw_next(rows[-1][0], kit.sampling, kit.rng)
             draft.tokens.append(token)
             if (end := boundary.feed(token)) is not None:
                 draft.ends.append(count + 1 + end)

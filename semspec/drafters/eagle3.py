@@ -148,31 +148,45 @@ class Eagle3Session(HeadSession):
     def rows(
         self, tokens: Sequence[int], parents: Sequence[int], count: int, sampling: Sampling
     ) -> Tensor:
-        head, new = self.head, self.outputs
+        logits = self._logits(tokens, parents, count)
+        return self.head.over_vocabulary(probabilities(logits, sampling))
+
+    def likeliest(self, tokens: Sequence[int], parents: Sequence[int]) -> int:
+        return self.head.token(int(self._logits(tokens, parents, 1).argmax()))
+
+    def _logits(self, tokens: Sequence[int], parents: Sequence[int], count: int) -> Tensor:
+        """Raw logits [count, draft vocabulary], for the nodes that ``rows`` is asked for."""
+        new = self.outputs
         if tokens:
             new = self._nodes(tokens[-count:], list(parents[-count:]))
-        logits = head.logits(new) if self.step is None else self.step.logits(new)
-        return head.over_vocabulary(probabilities(logits, sampling))
+        return (self.head if self.step is None else self.step).logits(new)
 
     def _nodes(self, tokens: Sequence[int], parents: list[int]) -> Tensor:
         """a of new nodes of one level: their parents' outputs stand in for features."""
         before, count = len(self.sees), len(tokens)
         for node, parent in enumerate(parents, start=before):
             self.sees.append([*(self.sees[parent] if parent >= 0 else []), node])
-        mask, depth = None, len(self.sees[-1])
-        if count > 1 or depth <= before:  # else it sees all that was drafted
-            sees = np.zeros((count, before + count), np.bool_)
-            sees[np.arange(count)[:, None], self.sees[before:]] = True
-            mask = self._mask(sees, self.pairs, self.pairs + before + count, self.outputs.device)
-        hidden = self.outputs
-        if len(parents) > 1 or parents[0] != before - 1:
-            hidden = hidden[[parent + 1 for parent in parents]]
-        else:  # of a chain, the last one
-            hidden = hidden[-1:]
+        if count == 1 and len(self.sees[-1]) > before:  # of a chain, which goes on
+            new = self._following(tokens[0], before)
+            self.outputs = torch.cat([self.outputs, new])
+            return new
+        depth = len(self.sees[-1])
+        sees = np.zeros((count, before + count), np.bool_)
+        sees[np.arange(count)[:, None], self.sees[before:]] = True
+        mask = self._mask(sees, self.pairs, self.pairs + before + count, self.outputs.device)
+        hidden = self.outputs[[parent + 1 for parent in parents]]
         position = self.pairs + depth - 1
         new = self._read(tokens, hidden, self.pairs + before, position, mask)
         self.outputs = torch.cat([self.outputs, new])
         return new
+
+    def _following(self, token: int, before: int) -> Tensor:
+        """a [1, width] of the next token of a chain of ``before`` tokens: it sees all that was drafted."""
+        at, hidden = self.pairs + before, self.outputs[-1:]
+        if self.step is None:
+            return self._read([token], hidden, at, at, None)
+        assert isinstance(self.cache, StepCache)
+        return self.step.pair(token, hidden, self.head.turns(at + 1)[at], self.cache, at)
 
 
 class PairCache:

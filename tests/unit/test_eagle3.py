@@ -18,7 +18,8 @@ from semspec.decoding.sampling import probabilities
 from semspec.drafters.eagle3 import Eagle3Drafter, Eagle3Session
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
-from semspec.heads.eagle3 import Eagle3, read_shape
+from semspec.heads.eagle3 import BIASED, Eagle3, read_shape
+from semspec.heads.eagle3_step import HeadStep, StepCache
 from semspec.models.location import ModelConfig
 from semspec.rules.lossless import Lossless
 from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
@@ -218,10 +219,51 @@ def test_a_round_reads_only_what_is_new(published: Path, target: Path) -> None:
     show(one, features, 299, 301)
     read: list[int] = []
     assert one.step is not None
-    pairs = one.step.pairs
+    pairs, pair = one.step.pairs, one.step.pair
     one.step.pairs = lambda ids, *rest: (read.append(len(ids)), pairs(ids, *rest))[1]  # type: ignore[method-assign]
+    one.step.pair = lambda *rest: (read.append(1), pair(*rest))[1]  # type: ignore[method-assign]
     draft(one, context, features, Room(3, 3, 1))
     assert read == [2, 1, 1]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_one_pair_is_computed_as_many_are(target: Path, tmp_path: Path, full: bool) -> None:
+    """A chain's next token goes another way than a prompt or a tree's level; ``full``: with everything a head may have."""
+    tensors = eagle3_tensors(VOCABULARY, IDS, target_width=WIDTH, **SHAPE)
+    config = eagle3_config(VOCABULARY, len(IDS), **SHAPE, norm_before_residual=full)
+    for name in BIASED if full else ():
+        tensors[f"{name}.bias"] = torch.randn(len(tensors[f"{name}.weight"]))
+    write(tmp_path, config, tensors, "model.safetensors")
+    head = Eagle3.load(tmp_path, target)
+    step = HeadStep.of(head)
+    assert step is not None
+    turns = head.turns(8)
+    with torch.inference_mode():
+        hidden, caches = torch.randn(8, WIDTH), [StepCache(step), StepCache(step)]
+        for cache in caches:
+            step.pairs([3, 1, 2, 5, 4, 6, 2], hidden[:7], turns[:7], cache, 0, None)
+        many = step.pairs([7], hidden[7:], turns[7:8], caches[0], 7, None)
+        one = step.pair(7, hidden[7:], turns[7], caches[1], 7)
+    torch.testing.assert_close(one, many, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(caches[1].rows[:8], caches[0].rows[:8], atol=1e-5, rtol=1e-4)
+    rows = step.logits(torch.cat([one, hidden]))  # by vectors where there is one row alone
+    torch.testing.assert_close(step.logits(one), rows[:1], atol=1e-5, rtol=1e-4)
+
+
+def test_a_greedy_chain_takes_the_likeliest_tokens_of_its_rows(
+    published: Path, target: Path
+) -> None:
+    one, features = session(published, target, Sampling(0.0)), torch.randn(20, 3, WIDTH)
+    context = Context(0, [4, 1, 2, 7])
+    found = draft(one, context, features, Room(4, 4, 1))
+    again = session(published, target, Sampling(0.0))
+    draft(again, context, features, Room(1, 1, 1))
+    expected: list[int] = []
+    for count in range(4):
+        with torch.inference_mode():
+            row = again.rows(expected, range(-1, count - 1), 1, Sampling(0.0))
+        expected.append(int(row[0].argmax()))
+    assert found.tokens == expected and found.probs is None
 
 
 # ---- training ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from semspec.decoding.beliefs import MEMORY, Beliefs, deep, likely
 from semspec.decoding.budget import FOREVER, SHADOWED, Adaptive
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import CHAIN, WATCH, Curve
-from semspec.decoding.economy import ALLOWANCE
+from semspec.decoding.economy import ALLOWANCE, TREES
 from semspec.decoding.experience import EXPLORE
 from semspec.decoding.pace import Steady
 from semspec.types import Draft, Round
@@ -199,7 +199,7 @@ def asked_for(fed: float, chance: float, nodes: float, tree: float, units: float
         costs.curves["draft", CHAIN, 1] = costs.curves.get(("draft", CHAIN, 1), Curve())
         costs.curves["draft", CHAIN, 1].add(size, units / 4 * size)
     one = economy(costs)
-    one.nodes = nodes
+    one.nodes, one.trees = nodes, TREES
     pace = Adaptive(economy=one, longest=4, longest_chain=12, cuts=True, exact=True, greedy=False)
     one.beliefs.learn([(("chain", deep(d), h), True) for d in range(1, 13) for h in "012"] * 40)
     for depth in range(1, 13):
