@@ -379,12 +379,20 @@ def streaming(events: list[list[int]], then: str) -> Talk:
     return talk
 
 
-def written(talk: Talk, limit: int, pause: Callable[[], bool]) -> Answer:
+def written(
+    talk: Talk,
+    limit: int,
+    pause: Callable[[], bool],
+    before: Callable[[SglangEngine], object] = lambda engine: None,
+) -> Answer:
+    """Ask a server that talks like this for a stream; ``before`` is shown the engine."""
+
     async def ask(url: str) -> Answer:
         expected = identity.Expected("right", (), 99, 99, 1, 1, ())
         place = Server(url, timeout=5, patience=0.5)
         place.info = at_once({"model_path": "right", "skip_tokenizer_init": True})  # type: ignore[method-assign]
-        engine = await asyncio.to_thread(SglangEngine, [place], expected, frozenset(), "target", False)  # fmt: skip
+        engine = await asyncio.to_thread(SglangEngine, [place], expected, frozenset(), "target", False, 5.0)  # fmt: skip
+        before(engine)
         query = write_one(1)
         query.generate = Generate(limit, Listening(None, lambda _: None), pause=pause)
         try:
@@ -412,6 +420,24 @@ def test_a_stream_is_given_up_where_no_more_is_wanted() -> None:
     looks = iter([False, False, True])
     answer = written(streaming([[1], [1, 2, 3], [1, 2, 3, 4]], "hang"), 9, lambda: next(looks))
     assert (answer.tokens, answer.finish) == ([1, 2, 3], "paused")
+
+
+def test_a_lost_server_is_back_with_the_first_token_of_a_stream() -> None:
+    """An answer may take minutes: until its end, the server would count as one that has not answered."""
+    away: list[int] = []
+    engines: list[SglangEngine] = []
+
+    def lose(engine: SglangEngine) -> None:
+        engine.replicas.lost(engine.replicas.places[0], "gone")
+        assert engine.away == 1
+        engines.append(engine)
+
+    def pause() -> bool:
+        away.append(engines[0].away)
+        return len(away) == 3
+
+    answer = written(streaming([[1], [1, 2, 3]], "hang"), 9, pause, lose)
+    assert answer.tokens == [1, 2, 3] and away == [0, 0, 0]
 
 
 def test_behind_a_stream_that_breaks_off_another_one_goes_on() -> None:
