@@ -51,7 +51,10 @@ def server(*options: str) -> Iterator[Started]:
         found = re.search(r"http://\S+:\d+", process.stdout.readline())
         if found is None:
             raise UserError(f"the server did not start: see {log}")
-        yield Started(found[0], process, log)
+        try:
+            yield Started(found[0], process, log)
+        except UserError as error:
+            raise UserError(f"{error} (the log of {found[0]}: {log})") from error
     finally:
         if process.poll() is None:
             process.terminate()

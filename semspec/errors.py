@@ -14,7 +14,11 @@ class UserError(Exception):
     """A mistake that the user can mend. Commands print it as one line and exit with 2."""
 
 
-class RefusedError(UserError):
+class UnusableError(UserError):
+    """A model's server has answered, but not with what was asked for: asking again would bring the same."""
+
+
+class RefusedError(UnusableError):
     """A server has said that it does not take a request as it is: another one would not, either."""
 
 

@@ -104,8 +104,12 @@ class Plan:
             for role, known in listed.items():
                 assert known is not None
                 tokens = min(max_new_tokens + PROMPT, known.size.context) * problems
-                needed += known.size.weights + tokens * known.size.token
-                self.say("memory", f"{role} {held(known.size, tokens)} at most, as published")
+                copies = engine.copies(role)
+                needed += copies * (known.size.weights + tokens * known.size.token)
+                times = f"{copies} times " if copies > 1 else ""
+                self.say(
+                    "memory", f"{role} {times}{held(known.size, tokens)} at most, as published"
+                )
             if engine.holds_weights:  # not where servers are named
                 self.say("memory", _there(needed))
             return

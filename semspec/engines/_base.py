@@ -41,6 +41,9 @@ class EngineBase(Plugin):
     ) -> Sequence[str]:
         return ()
 
+    def copies(self, role: Role) -> int:
+        return 1
+
     @contextmanager
     def hosting(
         self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object]

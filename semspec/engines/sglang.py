@@ -189,6 +189,9 @@ class Sglang(EngineBase):
         whole = f"{tokens:,} tokens at most, times {problems}" if problems > 1 else f"{tokens:,} tokens at most"  # fmt: skip
         return [*lines, f"a problem takes {whole}; what does not fit at a time waits"]
 
+    def copies(self, role: Role) -> int:
+        return self.replicas if role == "target" else 1
+
     @contextmanager
     def hosting(
         self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object]

@@ -55,6 +55,10 @@ class EngineOptions(Plugin, Protocol):
         """Say what models take of this machine, of what is there: a line for each device or server."""
         ...
 
+    def copies(self, role: Role) -> int:
+        """Return how many times a model is loaded here: as many as it has servers of a run's own."""
+        ...
+
     def hosting(
         self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object]
     ) -> AbstractContextManager[Self]:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from semspec import __version__
-from semspec.errors import UserError
+from semspec.errors import UnusableError, UserError, describe_error
 from semspec.models.location import canonical_name
 from semspec.protocols import Standing
 from semspec.serve.errors import ApiError
@@ -154,7 +154,7 @@ class Service:
     def refused(self, error: ApiError, **of: object) -> None:
         """Count a request that is refused, and write its line into the log."""
         self.metrics.ended(str(error.status))
-        log({"event": "refusal", **of, "status": error.status, "param": error.param, "code": error.code})  # fmt: skip
+        log({"event": "refusal", **of, "status": error.status, "param": error.param, "code": error.code, **_reason(error)})  # fmt: skip
 
     # ---- what is told about the server ----------------------------------------------------------
 
@@ -304,9 +304,10 @@ class _Work:
             return
         if isinstance(error, ApiError):
             raise error
+        if isinstance(error, UnusableError):
+            raise ApiError(502, "the model's server gave no answer that can be used: the log says why", code="model_failed") from error  # fmt: skip
         if isinstance(error, UserError):  # a server of the target that is gone, for one
-            LOG.error("%s", error)
-            raise ApiError(503, "the models cannot be asked at the moment: ask again", code="model_unavailable", headers=RETRY)  # fmt: skip
+            raise ApiError(503, "the models cannot be asked at the moment: ask again", code="model_unavailable", headers=RETRY) from error  # fmt: skip
         LOG.error("a request failed", exc_info=error)
         raise ApiError(500, "the server has failed to answer", code="internal")
 
@@ -324,8 +325,8 @@ class _Work:
                 part = b""
         yield part + b"".join(self.reply.last()), False
 
-    def told(self, outcome: str, status: int) -> None:
-        """Count the request and write its line into the log."""
+    def told(self, outcome: str, status: int, **more: str) -> None:
+        """Count the request and write its line into the log, with ``more`` at its end."""
         service, reply, choices = self.service, self.reply, self.reply.choices
         seconds = time.perf_counter() - self.began
         service.metrics.ended(outcome)
@@ -351,7 +352,7 @@ class _Work:
         }
         if service.settings.log_prompts:
             line["prompts"] = [choice.task.prompt for choice in reply.prompts]
-        log(line)
+        log({**line, **more})
 
 
 class Whole(Json):
@@ -385,7 +386,7 @@ class Streamed(Response):
             async for part, more in work.events():
                 await send({"type": "http.response.body", "body": part, "more_body": more})
 
-        outcome, status = "cancelled", 499
+        outcome, status, reason = "cancelled", 499, dict[str, str]()
         try:
             if await _left(receive):
                 return
@@ -396,14 +397,14 @@ class Streamed(Response):
         except ClientDisconnect:
             return
         except ApiError as error:  # the stream has begun: it can only be told in it
-            outcome, status = str(error.status), error.status
+            outcome, status, reason = str(error.status), error.status, _reason(error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     last = event(error.body)
                     await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
             work.cancel()
-            work.told(outcome, status)
+            work.told(outcome, status, **reason)
 
 
 async def _left(receive: Receive) -> bool:
@@ -418,6 +419,13 @@ async def _left(receive: Receive) -> bool:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _reason(error: ApiError) -> dict[str, str]:
+    """Return what the log says of an error that is not the client's: what the models' servers said or did."""
+    cause = error.__cause__
+    ours = error.status >= 500 and isinstance(cause, UserError)  # below, it may quote the prompt
+    return {"error": describe_error(cause)} if ours else {}
 
 
 def log(line: dict[str, Any]) -> None:

@@ -297,6 +297,30 @@ def test_offline_a_plan_holds_published_sizes_against_the_machine(
     assert told in shown if told else "80GB" not in shown
 
 
+@pytest.mark.parametrize(
+    ("replicas", "target", "ends"),
+    [
+        (1, "target 61 GiB of weights", "here"),
+        (3, "target 3 times 61 GiB of weights", "too little"),
+    ],
+)
+def test_offline_a_plan_counts_every_replica_of_the_target(
+    replicas: int,
+    target: str,
+    ends: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two cards hold the pair as published, and not three targets."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    nvidia_smi.install(tmp_path / "bin", monkeypatch, nvidia_smi.table(81_559, 81_559))
+    shown = planned(capsys, "model=qwq32b", "engine=sglang", f"engine.replicas={replicas}")
+    memory = [line for line in shown.splitlines() if "GiB free" in line]
+    assert target in shown and memory and memory[0].endswith(ends)
+
+
 def test_offline_the_road_to_a_probe_of_the_papers_pair_is_planned_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

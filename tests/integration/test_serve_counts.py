@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,21 +16,29 @@ import pytest
 from semspec.models.text import Text
 from tests.support.pair import TARGET
 from tests.support.serving import QUESTION, Live, events_of, serving
+from tests.support.serving_counts import (
+    ACCEPTED,
+    DRAFTED,
+    DRAFTS,
+    LIMIT,
+    QUESTIONS,
+    TOKENS,
+    Delta,
+    Samples,
+    answered,
+    by_position,
+    hold_against_rounds,
+    of,
+    read,
+    settled,
+    told,
+)
 
-QUESTIONS = (QUESTION, "Modulo 100, let y=8, m is y + 5. Find m.")
 WAYS = {
     "steps": (),
     "tokens": ("split=token", "accept=lossless", "temperature=1", "draft_length=4"),
     "nested": ("nested=lm", "nested_length=3", "salvage=true"),
 }
-DRAFTS = "vllm:spec_decode_num_drafts_total"
-DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
-ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-TOKENS = "semspec:generation_tokens_total"
-LIMIT = 160
-
-Samples = dict[str, float]  # of /metrics, by their lines but for the value
 
 
 @dataclass(frozen=True)
@@ -57,46 +62,26 @@ def live() -> Iterator[Live]:
         yield running
 
 
-# ---- reading -------------------------------------------------------------------------------------
+# ---- rounds.jsonl --------------------------------------------------------------------------------
 
 
-def read(live: Live) -> Samples:
-    text = live.ask("/metrics")[2].decode()
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+def test_counters_and_answers_are_the_sums_of_rounds_jsonl(served: Served, tmp_path: Path) -> None:
+    hold_against_rounds(served.live, served.options, tmp_path)
 
 
-def answered(live: Live) -> float:
-    return live.metric("semspec:requests_total", outcome="ok")
+def test_steps_that_answers_tell_add_up_to_the_tokens_of_their_authors(served: Served) -> None:
+    """A step that the target writes is the target's, also where nested drafts helped it."""
+    delta = Delta(served.live)
+    steps = told(served.live, QUESTION, seed=8, semspec={"steps": True})["choices"][0]["semspec"]
+    found = delta.after()
+    authors = Counter[str]()
+    for step in steps["steps"]:
+        authors[step["author"]] += step["tokens"] if step["accepted"] else 0
+    assert authors["draft"] == of(found, TOKENS, author="draft") > 0
+    assert authors["target"] == of(found, TOKENS, author="target") > 0
 
 
-def settled(live: Live) -> Samples:
-    """Return the samples once the last answer is counted: that is done when it is sent."""
-    before, found = None, read(live)
-    while before != found:
-        time.sleep(0.1)
-        before, found = found, read(live)
-    return found
-
-
-class Delta:
-    """What the counters have gone up by since then, once so many requests more have been counted."""
-
-    def __init__(self, live: Live) -> None:
-        self.live, self.before = live, settled(live)
-        self.began = of(self.before, "semspec:requests_total", outcome="ok")
-
-    def after(self, requests: int = 1) -> Samples:
-        """Answers are counted once they are sent, so that it may take a moment."""
-        self.live.wait(lambda: answered(self.live) >= self.began + requests, "they are counted")
-        return {line: now - self.before.get(line, 0) for line, now in read(self.live).items()}
-
-
-def of(found: Samples, name: str, **labels: str) -> int:
-    """Sum a counter over the labels that are not given."""
-    lines = [line for line in found if line.startswith(f"{name}{{")]
-    wanted = [f'{label}="{value}"' for label, value in labels.items()]
-    return int(sum(found[line] for line in lines if all(part in line for part in wanted)))
+# ---- as benchmarks read it -----------------------------------------------------------------------
 
 
 @dataclass
@@ -135,79 +120,6 @@ class Table:
 
     def rates(self) -> list[float]:
         return [self.positions[at] / self.drafts for at in sorted(self.positions)]
-
-
-def by_position(accepted: list[int]) -> dict[int, int]:
-    """Count the accepted tokens at each position of drafts of which so many were accepted."""
-    return {at: sum(count > at for count in accepted) for at in range(max(accepted, default=0))}
-
-
-def told(live: Live, question: str, **fields: Any) -> dict[str, Any]:
-    return live.chat(messages=[{"role": "user", "content": question}], max_tokens=LIMIT, **fields)
-
-
-# ---- rounds.jsonl --------------------------------------------------------------------------------
-
-
-def rounds_of(folder: Path, question: str, seed: int, options: tuple[str, ...]) -> list[Any]:
-    """Solve a question with ``semspec.run`` and return its rounds.jsonl."""
-    same = ("adaptive=false", "plain=false", "transcript=false", f"hydra.run.dir={folder}")
-    command = [sys.executable, "-m", "semspec.run", f"prompt={question}", f"seed={seed}", *same]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-
-
-def test_counters_and_answers_are_the_sums_of_rounds_jsonl(served: Served, tmp_path: Path) -> None:
-    live, options = served.live, served.options
-    delta, rounds = Delta(live), []
-    for number, question in enumerate(QUESTIONS):
-        of_run = rounds_of(tmp_path / str(number), question, 5 + number, options)
-        drafts = [one for one in of_run if one["drafted"]]
-        answer = told(live, question, seed=5 + number)
-        own = answer["metrics"]["speculative_decoding"]
-        assert own["per_step_drafted"] == [len(one["drafted"]) for one in drafts]
-        assert own["per_step_accepted"] == [len(one["kept"]) for one in drafts]
-        assert own["num_spec_steps"] == len(drafts)
-        written = sum(len(one[part]) for one in of_run for part in ("kept", "written", "handed"))
-        assert answer["usage"]["completion_tokens"] == written
-        rounds += of_run
-    found, drafts = delta.after(len(QUESTIONS)), [one for one in rounds if one["drafted"]]
-    assert of(found, DRAFTS) == len(drafts) > 10
-    assert of(found, DRAFTED) == sum(len(one["drafted"]) for one in drafts)
-    assert of(found, ACCEPTED) == sum(len(one["kept"]) for one in drafts) > 0
-    positions = by_position([len(one["kept"]) for one in drafts])
-    assert len(positions) > 1
-    for at in range(max(positions) + 2):
-        assert of(found, BY_POSITION, position=str(at)) == positions.get(at, 0)
-    assert of(found, BY_POSITION) == of(found, ACCEPTED)
-    kept_steps = sum(one["units_kept"] for one in drafts)
-    steps = sum(len(one["ends"]) for one in drafts)
-    assert of(found, "semspec:steps_total", verdict="accepted") == kept_steps
-    assert of(found, "semspec:steps_total", verdict="rejected") == steps - kept_steps > 0
-    by_draft = sum(len(one["kept"]) for one in rounds)
-    by_target = sum(len(one["written"]) + len(one["handed"]) for one in rounds)
-    assert of(found, TOKENS, author="draft") == by_draft
-    assert of(found, TOKENS, author="target") == by_target
-    assert of(found, TOKENS) == by_draft + by_target
-    nested = sum(one["nested_kept"] for one in rounds)
-    assert of(found, "semspec:nested_tokens_total") == nested
-    assert (nested > 0) == ("nested=lm" in options)
-
-
-def test_steps_that_answers_tell_add_up_to_the_tokens_of_their_authors(served: Served) -> None:
-    """A step that the target writes is the target's, also where nested drafts helped it."""
-    delta = Delta(served.live)
-    steps = told(served.live, QUESTION, seed=8, semspec={"steps": True})["choices"][0]["semspec"]
-    found = delta.after()
-    authors = Counter[str]()
-    for step in steps["steps"]:
-        authors[step["author"]] += step["tokens"] if step["accepted"] else 0
-    assert authors["draft"] == of(found, TOKENS, author="draft") > 0
-    assert authors["target"] == of(found, TOKENS, author="target") > 0
-
-
-# ---- as benchmarks read it -----------------------------------------------------------------------
 
 
 def test_the_table_of_a_benchmark_is_that_of_the_answers(served: Served) -> None:

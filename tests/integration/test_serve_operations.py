@@ -123,6 +123,8 @@ def test_without_a_target_requests_are_told_so_until_there_is_one_again(tmp_path
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "model_unavailable"
         assert live.ask(COMPLETIONS, body)[0] == 503  # and those that come meanwhile
         assert live.metric("semspec:requests_total", outcome="503") == 3
+        why = [line["error"] for line in live.lines() if line.get("status") == 503]
+        assert why == ["the model's server does not answer"] * 3
         time.sleep(EVERY)  # a look of before holds no longer
         for path, status in (("/ready", 503), ("/health", 200)):  # it may come back
             found, _, told = live.ask(path)
@@ -133,6 +135,27 @@ def test_without_a_target_requests_are_told_so_until_there_is_one_again(tmp_path
         status, _, told = live.ask(COMPLETIONS, body)
         assert status == 200 and json.loads(told)["usage"]["completion_tokens"] == 5
         assert events_of(live.ask(COMPLETIONS, {**body, "stream": True})[2])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_of_a_target_that_cannot_be_used_is_not_taken_for_a_target_that_is_away(
+    tmp_path: Path, stream: bool
+) -> None:
+    """The client is not told to ask again, the log says what is wrong, and the server stays ready."""
+    strange = tmp_path / "strange"
+    strange.touch()
+    with serving(command=COMMAND, TOY="strange", TOY_LOST=str(strange)) as live:
+        body = {**PROMPT, "max_tokens": 5, "semspec": {"off": True}, "stream": stream}
+        status, headers, told = live.ask(COMPLETIONS, body)
+        assert status == (200 if stream else 502) and "retry-after" not in headers
+        error = json.loads(told.decode().strip().rpartition("data: ")[2])["error"]
+        assert (error["code"], error["type"]) == ("model_failed", "server_error")
+        live.wait(lambda: [one for one in live.lines() if one.get("status") == 502], "its line")
+        (line,) = [one for one in live.lines() if one.get("status") == 502]
+        assert line["error"] == "the model's server has sent something else"
+        assert live.ask("/ready")[0] == 200
+        strange.unlink()
+        assert live.ask(COMPLETIONS, {**body, "stream": False})[0] == 200
 
 
 # ---- probes ---------------------------------------------------------------------------------------

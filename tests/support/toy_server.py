@@ -2,7 +2,8 @@
 
 Everything but the models is the server's own. The tokenizer is the embedded pair's, of whose tokens the toy
 models know the first five. ``TOY=free``: they are asked as servers are, each question by itself. ``TOY=lost``: so, too,
-and the draft is gone while the file that ``TOY_LOST`` names is there. ``TOY=gone``: the target is, in its place. ``TOY_SECONDS``:
+and the draft is gone while the file that ``TOY_LOST`` names is there. ``TOY=gone``: the target is, in its place.
+``TOY=strange``: the target's answers cannot be used meanwhile. ``TOY_SECONDS``:
 each answer takes so long. ``TOY_COUNT``: a file that gets a character for each answer of an engine. ``TOY_LOAD``: the models load once
 that file is there. With ``adaptive=true`` a straight line of costs stands for the
 questions that a server measures beforehand, which are longer than any text that toy models know.
@@ -22,7 +23,7 @@ from semspec.cli import serve
 from semspec.config import RunConfig
 from semspec.decoding.costs import Costs
 from semspec.engines.toy import Toy, ToyEngine
-from semspec.errors import UserError
+from semspec.errors import UnusableError, UserError
 from semspec.jobs.options import read_known
 from semspec.protocols import Standing
 from semspec.registry import register
@@ -58,11 +59,13 @@ class Remote(ToyEngine):
 
     def standing(self) -> Future[Standing]:
         found: Future[Standing] = Future()
-        found.set_result("away" if self.may_go and LOST.exists() else "there")
+        found.set_result("away" if self.may_go and LOST.exists() and KIND != "strange" else "there")
         return found
 
     def _later(self, query: Query) -> Answer:
         if self.may_go and LOST.exists():
+            if KIND == "strange":
+                raise UnusableError("the model's server has sent something else")
             raise UserError("the model's server does not answer")
         worked(1)
         return self._answer(query)
@@ -91,7 +94,7 @@ class ToyServed(Toy):
         while LOAD and not Path(LOAD).exists():
             time.sleep(0.05)
         engine = self.models()[role]
-        goes = {"lost": "draft", "gone": "target"}.get(KIND)
+        goes = {"lost": "draft", "gone": "target", "strange": "target"}.get(KIND)
         return Remote(engine, role == goes) if KIND else Local(engine.logits, engine.stop_ids)
 
 

@@ -17,6 +17,7 @@ import torch
 
 from semspec.decoding.slices import Listening
 from semspec.engines._sglang import http, identity, requests
+from semspec.engines._sglang import server as http_server
 from semspec.engines._sglang.engine import SglangEngine
 from semspec.engines._sglang.http import Http
 from semspec.engines._sglang.replicas import Replicas
@@ -378,12 +379,20 @@ def streaming(events: list[list[int]], then: str) -> Talk:
     return talk
 
 
-def written(talk: Talk, limit: int, pause: Callable[[], bool]) -> Answer:
+def written(
+    talk: Talk,
+    limit: int,
+    pause: Callable[[], bool],
+    before: Callable[[SglangEngine], object] = lambda engine: None,
+) -> Answer:
+    """Ask a server that talks like this for a stream; ``before`` is shown the engine."""
+
     async def ask(url: str) -> Answer:
         expected = identity.Expected("right", (), 99, 99, 1, 1, ())
         place = Server(url, timeout=5, patience=0.5)
         place.info = at_once({"model_path": "right", "skip_tokenizer_init": True})  # type: ignore[method-assign]
-        engine = await asyncio.to_thread(SglangEngine, [place], expected, frozenset(), "target", False)  # fmt: skip
+        engine = await asyncio.to_thread(SglangEngine, [place], expected, frozenset(), "target", False, 5.0)  # fmt: skip
+        before(engine)
         query = write_one(1)
         query.generate = Generate(limit, Listening(None, lambda _: None), pause=pause)
         try:
@@ -411,6 +420,24 @@ def test_a_stream_is_given_up_where_no_more_is_wanted() -> None:
     looks = iter([False, False, True])
     answer = written(streaming([[1], [1, 2, 3], [1, 2, 3, 4]], "hang"), 9, lambda: next(looks))
     assert (answer.tokens, answer.finish) == ([1, 2, 3], "paused")
+
+
+def test_a_lost_server_is_back_with_the_first_token_of_a_stream() -> None:
+    """An answer may take minutes: until its end, the server would count as one that has not answered."""
+    away: list[int] = []
+    engines: list[SglangEngine] = []
+
+    def lose(engine: SglangEngine) -> None:
+        engine.replicas.lost(engine.replicas.places[0], "gone")
+        assert engine.away == 1
+        engines.append(engine)
+
+    def pause() -> bool:
+        away.append(engines[0].away)
+        return len(away) == 3
+
+    answer = written(streaming([[1], [1, 2, 3]], "hang"), 9, pause, lose)
+    assert answer.tokens == [1, 2, 3] and away == [0, 0, 0]
 
 
 def test_behind_a_stream_that_breaks_off_another_one_goes_on() -> None:
@@ -459,12 +486,25 @@ def test_log_probabilities_at_a_lower_temperature_come_from_the_likeliest_tokens
     own = [[None, 2, None]] + [[float(raw[2 + i - 1][t]), t, None] for i, t in enumerate(draft)]
     told = {"input_token_logprobs": own, "input_top_logprobs": [None, *top[1:4]]}
     reply = {"meta_info": {**told, "output_top_logprobs": [top[4]]}}
-    values = scoring.values(reply, "server")
+    values = scoring.values(reply, "server", 300)
     rows = logits[torch.tensor([1, 2, 3])]
     expected = (rows / 0.4).double().log_softmax(-1)[torch.arange(3), torch.tensor(draft)]
     assert torch.allclose(values[read].double(), expected, atol=1e-4)
     assert torch.allclose(values[query.reads[1]], raw[[1, 2, 3], draft])
     assert values[query.reads[2]][0].shape == (4, 2)
+
+
+@pytest.mark.parametrize("named", [0, 299])
+def test_the_last_token_of_a_vocabulary_may_be_named_by_the_id_0(named: int) -> None:
+    """SGLang renames it where it means to hide the ids of images; any other name is another token."""
+    query = Query("target", Context(1, [3, 1]), Sampling(), random.Random(0), [7, 299])
+    query.reads = (read := Read(What.LOGPROBS),)
+    own = [[None, 1, None], [-0.5, 7, None], [-2.0, named, None]]
+    scoring, reply = Scoring.of(query), {"meta_info": {"input_token_logprobs": own}}
+    assert scoring.values(reply, "server", 300)[read].tolist() == [-0.5, -2.0]
+    own[1][1] = named  # 7 is not the last one
+    with pytest.raises(UserError, match=r"server sent log-probabilities .* other tokens"):
+        scoring.values(reply, "server", 300)
 
 
 def test_a_tree_is_sent_as_its_paths() -> None:
@@ -602,6 +642,27 @@ def test_a_look_tells_servers_that_are_away_from_those_that_have_ended(own: bool
         assert standing(gone, Server(url, timeout=1, patience=0)) == "away"
         assert standing(gone, Server(url, timeout=1, patience=0), Moody("b")) == "there"
     assert standing(gone, Moody("b", "away")) == "away"
+
+
+def test_a_server_that_is_too_busy_for_a_look_is_there_if_it_has_just_answered_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (await reader.readuntil(b"\r\n\r\n")).startswith(b"POST"):
+            await reader.readexactly(2)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        await asyncio.sleep(60)  # whatever is looked for
+
+    async def looks(url: str) -> list[Look]:
+        server = Server(url, timeout=5, patience=0)
+        found = [await server.look()]
+        await server.generate({})
+        found.append(await server.look())
+        monkeypatch.setattr(http_server, "RECENT", 0.0)
+        return [*found, await server.look()]
+
+    monkeypatch.setattr(http_server, "LOOK", 0.3)
+    assert asyncio.run(speaking(talk, looks)) == ["away", "there", "away"]
 
 
 @pytest.mark.parametrize(("status", "found"), [(200, "there"), (404, "there"), (503, "away")])

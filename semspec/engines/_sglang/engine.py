@@ -290,4 +290,4 @@ class SglangEngine:
 
     async def _score(self, query: Query, scoring: Scoring, answer: Answer) -> Mapping[Any, Any]:
         reply, place = await self._sender.ask(query.context, scoring.payload(), answer)
-        return scoring.values(reply, place.name)
+        return scoring.values(reply, place.name, self.vocabulary)

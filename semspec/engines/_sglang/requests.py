@@ -16,7 +16,8 @@ from torch import Tensor
 
 from semspec.decoding.sampling import at_temperature
 from semspec.engines._base import take
-from semspec.errors import UserError
+from semspec.engines._sglang.identity import same_ids
+from semspec.errors import UnusableError, UserError, describe_error
 from semspec.sglang_plugin import protocol, rounds
 from semspec.types import (
     Answer,
@@ -125,9 +126,9 @@ def ended(reply: Mapping[str, Any]) -> bool:
     return reply["meta_info"].get("finish_reason") is not None
 
 
-def nothing_written(server: str) -> UserError:
+def nothing_written(server: str) -> UnusableError:
     """Return the error for a reply without tokens."""
-    return UserError(f"{server} wrote nothing where tokens were asked for: look at its log")
+    return UnusableError(f"{server} wrote nothing where tokens were asked for: look at its log")
 
 
 def take_inside(
@@ -147,7 +148,7 @@ def take_inside(
     taken = taken or Taken()
     if (last := asked.get(protocol.PROMPT_END)) is not None:
         if tokens[:1] != [last] and (tokens or over):
-            raise UserError(
+            raise UnusableError(
                 f"{server} did not begin behind the prompt: its plugin is another version of semspec's"
             )
         tokens = tokens[1:]
@@ -271,28 +272,31 @@ class Scoring:
             payload |= {"return_logprob": True, "logprob_start_len": start, "top_logprobs_num": k}
         return payload
 
-    def values(self, reply: Mapping[str, Any], server: str) -> dict[Read, Any]:
-        """Return the value of every read; raise UserError if the reply has another shape."""
+    def values(self, reply: Mapping[str, Any], server: str, vocabulary: int) -> dict[Read, Any]:
+        """Return the value of every read; raise UserError if the reply has another shape.
+
+        ``vocabulary``: how many tokens the model has.
+        """
         meta = reply["meta_info"]
         values: dict[Read, Any] = dict(protocol.values(self.reads, meta, server))
         try:
             values |= {r: self._top_k(meta, r.k) for r in self.reads if r.what is What.TOP_K}
             values |= {
-                r: self._logprobs(meta, r.temperature)
+                r: self._logprobs(meta, r.temperature, vocabulary)
                 for r in self.reads
                 if r.what is What.LOGPROBS
             }
         except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise UserError(
+            raise UnusableError(
                 f"{server} sent log-probabilities of another shape than SGLang's"
-                f" ({type(error).__name__}): is there a proxy between that changes them?"
+                f" ({describe_error(error)}): is there a proxy between that changes them?"
             ) from error
         return values
 
-    def _logprobs(self, meta: Mapping[str, Any], temperature: float) -> Tensor:
+    def _logprobs(self, meta: Mapping[str, Any], temperature: float, vocabulary: int) -> Tensor:
         entries, count = meta["input_token_logprobs"], len(self.ids) - self.base
         own = entries[len(entries) - count :]
-        if [entry[1] for entry in own] != self.ids[self.base :]:
+        if not same_ids([entry[1] for entry in own], self.ids[self.base :], vocabulary):
             raise ValueError("other tokens")
         raw = torch.tensor([entry[0] for entry in own], dtype=torch.float32)
         if temperature == 1.0 or not count:

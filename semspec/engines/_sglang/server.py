@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import random
 import time
@@ -21,6 +22,7 @@ from semspec.sglang_plugin import protocol
 BLIP = 1.0
 WORKERS = 3.0  # seconds for what a router's workers say; they may be out of reach
 LOOK = 2.0  # seconds in which a server that is there says so
+RECENT = 10.0  # seconds for which an answer shows that a server is there, however slow it is
 FIRST_PAUSE = 0.1  # seconds between attempts, doubled each time
 BUSY = frozenset({429, 502, 503, 504})  # of a router, or of a server that is starting
 
@@ -42,6 +44,7 @@ class Server:
         self.http = Http(url, os.environ.get(KEY))
         self.name = name or self.http.url
         self.timeout, self.patience = timeout, patience
+        self._heard = -math.inf  # when it last answered a request
         self.routed = False  # behind sglang-router, which only passes on the fields that it knows
 
     async def generate(self, payload: Mapping[str, Any], times: int = 1) -> Reply:
@@ -141,6 +144,7 @@ class Server:
         finish = (reply.get("meta_info") or {}).get("finish_reason") or {}
         if finish.get("type") == "abort":
             raise ConnectionError(f"request aborted: {finish.get('message', 'no reason given')}")
+        self._heard = time.monotonic()
         return reply
 
     async def abort(self, rid: str) -> None:
@@ -177,12 +181,17 @@ class Server:
         return found
 
     async def look(self) -> Look:
-        """Return whether the server answers at all; "refused": nobody listens at its port."""
+        """Return whether the server answers at all; "refused": nobody listens at its port.
+
+        A server under load may take longer than ``LOOK`` to say so, while requests are answered.
+        """
         try:
             async with asyncio.timeout(LOOK):
                 status, _ = await self.http.request("GET", "/model_info")
         except ConnectionRefusedError:
             return "refused"
+        except TimeoutError:
+            return "there" if time.monotonic() - self._heard < RECENT else "away"
         except (OSError, EOFError):
             return "away"
         return "away" if status in BUSY else "there"

@@ -119,6 +119,8 @@ class Streams:
                 taken += len(fresh)
                 if not first:
                     first, started = taken, time.perf_counter()
+                    if first:  # a slow answer is one from its first token on
+                        self._sender.replicas.answered(stream.place)
                 writing.take(fresh)
         except (OSError, EOFError) as error:
             await reopening.wait(stream.place, error)
