@@ -113,9 +113,10 @@ def certify(
     if isinstance(lower, float):
         asked = f"stop.hopeless={hopeless:g} of stop.risk={risk:g}"
         raise _uncertified(problems, asked, lower, way)
-    harmed, saved = outcome(problems, upper.threshold, lower.floor)
+    floor = lower.floor if lower.floor and lower.floor.height else None
+    harmed, saved = outcome(problems, upper.threshold, floor)
     bound = min(1.0, upper.bound + lower.bound)
-    return CertifiedStop(upper.threshold, len(problems), harmed, bound, saved, lower.floor)
+    return CertifiedStop(upper.threshold, len(problems), harmed, bound, saved, floor)
 
 
 def _lower(

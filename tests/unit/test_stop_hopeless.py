@@ -23,6 +23,7 @@ from semspec.calibration.stopping import (
     described_stop,
     outcome,
 )
+from semspec.cli.calibrate_stop import measured, run
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE
 from semspec.protocols import Run
@@ -143,6 +144,16 @@ def test_without_a_bound_the_risk_would_not_hold() -> None:
     assert over > times * 0.1 + 4 * math.sqrt(times * 0.1 * 0.9)
 
 
+def test_where_giving_up_does_harm_at_once_nobody_is_given_up(tmp_path: Path) -> None:
+    low = [Trial(25 * n + 25, 0.0, right=n == 15) for n in range(16)]  # solved late, and never sure
+    problems = [Watched(low, right=True, thought=BUDGET)] * 200
+    found = certify(problems, risk=0.2, hopeless=0.5, budget=BUDGET)
+    assert found.floor is None and (found.harmed, found.saved) == (0, 0.0)
+    place = calibration(tmp_path / "one", problems, max_new_tokens=BUDGET)
+    made = bound(Eat(risk=0.2, calibration=place, hopeless=0.5))
+    assert made.judge().floor is None and "hopeless below no score" in made.origin()
+
+
 def test_too_few_problems_and_a_share_that_leaves_nothing_are_refused() -> None:
     rng = random.Random(6)
     problems = [drawn(rng) for _ in range(100)]
@@ -244,3 +255,19 @@ def test_a_report_counts_stops_by_reason() -> None:
     assert (stop["stopped"], stop["hopeless"], stop["by_limit"]) == (4, 2, 1)
     told = {name: cells[-1] for name, *cells in result_rows(result)}["thinking closed"]
     assert told == "4 of 4, 1 as solved, 2 as hopeless, 1 by the limit"
+
+
+def test_the_command_measures_both_thresholds_on_fresh_problems(tmp_path: Path) -> None:
+    rng = random.Random(9)
+    problems, fresh = ([drawn(rng) for _ in range(300)] for _ in range(2))
+    made = StopCalibration.load(calibration(tmp_path / "one", problems, max_new_tokens=BUDGET))
+    with_it, without = (
+        {row[0]: row[1:] for row in measured(made, fresh, share)} for share in (0.4, 0.0)
+    )
+    found = certify(problems, risk=0.1, hopeless=0.4, budget=BUDGET)
+    assert found.floor is not None and found.floor.height > 0
+    assert with_it[0.1] == (found.threshold, *outcome(fresh, found.threshold, found.floor))
+    assert without[0.1][0] < with_it[0.1][0] and 0.05 in without
+    with pytest.raises(UserError, match="hopeless= is of measure=") as error:
+        run(["stop=eat", "hopeless=0.4", "adaptive=false", f"folder={tmp_path / 'work'}"])
+    assert "\n" not in str(error.value)
