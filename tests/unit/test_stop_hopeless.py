@@ -30,6 +30,7 @@ from semspec.protocols import Run
 from semspec.report.terminal import result_rows
 from semspec.results import metrics
 from semspec.stops.eat import Eat
+from semspec.storage.digest import difference
 from semspec.types import Sampling
 
 BUDGET = 400
@@ -230,6 +231,13 @@ def test_a_share_without_a_calibration_is_refused_in_a_line(
     with pytest.raises(UserError, match=told) as error:
         Eat(**options)
     assert "\n" not in str(error.value)
+
+
+def test_a_run_of_before_goes_on_without_the_option() -> None:
+    before = {"stop": {"threshold": 0.95}}
+    assert difference(before, {"stop": {"threshold": 0.95, "hopeless": 0.0}}) is None
+    told = difference(before, {"stop": {"threshold": 0.95, "hopeless": 0.5}})
+    assert told is not None and "stop.hopeless was 0.0, is 0.5" in told
 
 
 def test_a_score_has_to_stay_low() -> None:
