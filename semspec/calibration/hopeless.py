@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
-SOLVED, HOPELESS = "solved", "hopeless"  # why a thinking is closed
+SOLVED: Final = "solved"  # why a thinking is closed
+HOPELESS: Final = "hopeless"
 IN_A_ROW = 3  # trials with a score below the threshold, after which a problem is given up
 STEEPNESS = 10.0  # slope times budget: from 5 % to 95 % of the height within 0.6 of the budget
 SHIFTS = (0.25, 0.5, 0.75)  # of the budget: where half of the height is reached
