@@ -330,6 +330,7 @@ class Opinion:
     done: bool
     score: float | None = None  # how sure the answer is by now, 0 to 1; None: it was not asked for
     why: str = ""  # one line for a transcript, where it is done
+    hopeless: bool = False  # it is done because more thinking would not help
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any, Self
 from semspec.artifacts import base, binding
 from semspec.calibration.stopping import Trial, Watched
 from semspec.deferred import torch
+from semspec.errors import UserError
 from semspec.models.location import EXAMPLE, ModelFacts
 from semspec.registry import register
 from semspec.storage.json_schema import mapping, record
@@ -100,6 +101,17 @@ class StopCalibration(base.Artifact):
         ends = [0, *of["ends"].tolist()]
         if ends[-1] != len(of["scores"]) or any(a > b for a, b in pairwise(ends)):
             raise ValueError("ends do not part the trials")
+
+    @property
+    def budget(self) -> int:
+        """Return the tokens that thinking and answer had; raise UserError where that was not noted."""
+        noted = self.config["data"].get("max_new_tokens")
+        if not isinstance(noted, int) or noted < 1:
+            raise UserError(
+                "the calibration does not say its max_new_tokens, which stop.hopeless= needs: calibrate again with"
+                f" {self.made_by}"
+            )
+        return noted
 
     @property
     def problems(self) -> list[Watched]:

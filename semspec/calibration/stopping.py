@@ -1,21 +1,22 @@
-"""A threshold for a stopper, so that a stop seldom changes a right answer into a wrong one.
+"""Thresholds for a stopper, so that a stop seldom changes a right answer into a wrong one.
 
 The guarantee: P(the natural answer is right and the one behind a stop is wrong) <= risk, over problems like those
 of the calibration, with confidence 1 - delta over their draw. Learn-then-test (Angelopoulos et al. 2021) as in
 ``calibration.risk``, with the loss of Conformal Thinking: thresholds are tried from the strictest to the most
 lenient, each is certified by an exact binomial bound (Clopper-Pearson) over all problems, and the first that fails ends the
 sequence, so no correction for their number is due. The grid is fixed, whatever the scores are, and the loss need not grow
-along it.
+along it. ``semspec.calibration.hopeless`` has the lower threshold, which shares the risk with this one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from semspec import registry
+from semspec.calibration.hopeless import HEIGHTS, SHIFTS, Floor, Judge
 from semspec.calibration.risk import upper_bound
 from semspec.errors import UserError
 
@@ -27,6 +28,7 @@ APART = (
     "risk",
     "confidence",
     "calibration",
+    "hopeless",
     "allow_mismatch",
     "audit",
     "answer_tokens",
@@ -64,42 +66,111 @@ class Watched:
     right: bool  # the natural answer
     thought: int  # tokens of the whole thinking
 
-    def stopped(self, threshold: float) -> tuple[bool, int]:
-        """Return whether a stop at this threshold does harm, and the tokens of the thinking that are left."""
+    def stopped(self, threshold: float, floor: Floor | None = None) -> tuple[bool, int]:
+        """Return whether a stop by these thresholds does harm, and the tokens of the thinking that are left."""
+        judge = Judge(threshold, floor)
         for trial in self.trials:
-            if trial.score >= threshold:
+            if judge.closes(trial.thought, trial.score):
                 return self.right and not trial.right, trial.thought
         return False, self.thought
 
 
 @dataclass(frozen=True, slots=True)
 class CertifiedStop:
-    """A certified threshold and the figures behind it."""
+    """Certified thresholds and the figures behind them."""
 
     threshold: float
     problems: int
     harmed: int
     bound: float  # upper confidence bound of the risk
     saved: float  # share of the thinking, on the calibration's problems
+    floor: Floor | None = None  # None: no problem is given up as hopeless
 
 
-def certify(problems: Sequence[Watched], *, risk: float, delta: float = 0.05) -> CertifiedStop:
-    """Return the most lenient certified threshold; raise UserError if there is none."""
-    whole = sum(one.thought for one in problems)
-    found: CertifiedStop | None = None
-    lowest = 1.0
-    for threshold in LEVELS:
-        ends = [one.stopped(threshold) for one in problems]
-        harmed = sum(harm for harm, _ in ends)
-        bound = upper_bound(harmed, len(problems), delta) if problems else 1.0
-        lowest = min(lowest, bound)
-        if bound > risk:
-            break
-        saved = 1 - sum(tokens for _, tokens in ends) / whole if whole else 0.0
-        found = CertifiedStop(threshold, len(problems), harmed, bound, saved)
-    if found is None:
-        raise UserError(
-            f"stop.risk={risk:g} cannot be certified from {len(problems)} problems (the lowest bound is"
-            f" {lowest:.3f}): ask for more risk, or calibrate on more problems"
+def certify(
+    problems: Sequence[Watched],
+    *,
+    risk: float,
+    delta: float = 0.05,
+    hopeless: float = 0.0,
+    budget: int = 0,
+) -> CertifiedStop:
+    """Return the most lenient certified thresholds; raise UserError if there are none.
+
+    ``hopeless`` is the share of the risk that may be spent on giving problems up, whose thinking has ``budget`` tokens.
+    Each threshold is certified as if it were alone, at half of delta. Together they do no more harm than the sum: a
+    problem that both would stop is stopped by the one that comes first, as that one alone would have.
+    """
+    share = delta / 2 if hopeless else delta
+    way = ", or leave stop.hopeless= out" if hopeless else ""
+    upper = _certified(problems, risk * (1 - hopeless), share, ((level, None) for level in LEVELS))
+    if isinstance(upper, float):
+        asked = f"{1 - hopeless:g} of stop.risk={risk:g}" if hopeless else f"stop.risk={risk:g}"
+        raise _uncertified(problems, asked, upper, way)
+    if not hopeless:
+        return upper
+    lower = _lower(problems, risk * hopeless, share, budget)
+    if isinstance(lower, float):
+        asked = f"stop.hopeless={hopeless:g} of stop.risk={risk:g}"
+        raise _uncertified(problems, asked, lower, way)
+    floor = lower.floor if lower.floor and lower.floor.height else None
+    harmed, saved = outcome(problems, upper.threshold, floor)
+    bound = min(1.0, upper.bound + lower.bound)
+    return CertifiedStop(upper.threshold, len(problems), harmed, bound, saved, floor)
+
+
+def _lower(
+    problems: Sequence[Watched], risk: float, delta: float, budget: int
+) -> CertifiedStop | float:
+    """Return the certified lower threshold that saves most, or the lowest bound where none is certified.
+
+    A sequence for each place where the threshold rises, each at its share of delta: all that they certify holds at once.
+    """
+    found = [
+        _certified(
+            problems,
+            risk,
+            delta / len(SHIFTS),
+            ((math.inf, Floor.of(height, shift, budget)) for height in HEIGHTS),
         )
+        for shift in SHIFTS
+    ]
+    held = [one for one in found if isinstance(one, CertifiedStop)]
+    if held:
+        return max(held, key=lambda one: one.saved)
+    return min(one for one in found if isinstance(one, float))
+
+
+def _certified(
+    problems: Sequence[Watched],
+    risk: float,
+    delta: float,
+    sequence: Iterable[tuple[float, Floor | None]],
+) -> CertifiedStop | float:
+    """Return the last thresholds before the first that fail, or the first one's bound where that fails at once."""
+    found: CertifiedStop | None = None
+    for threshold, floor in sequence:
+        harmed, saved = outcome(problems, threshold, floor)
+        bound = upper_bound(harmed, len(problems), delta) if problems else 1.0
+        if bound > risk:
+            return found or bound
+        found = CertifiedStop(threshold, len(problems), harmed, bound, saved, floor)
+    assert found is not None, "a sequence has at least one threshold"
     return found
+
+
+def outcome(
+    problems: Sequence[Watched], threshold: float, floor: Floor | None
+) -> tuple[int, float]:
+    """Return how many problems these thresholds harm, and the share of the thinking that they save."""
+    ends = [one.stopped(threshold, floor) for one in problems]
+    whole = sum(one.thought for one in problems)
+    saved = 1 - sum(tokens for _, tokens in ends) / whole if whole else 0.0
+    return sum(harm for harm, _ in ends), saved
+
+
+def _uncertified(problems: Sequence[Watched], asked: str, bound: float, way: str) -> UserError:
+    return UserError(
+        f"{asked} cannot be certified from {len(problems)} problems (the lowest bound is"
+        f" {bound:.3f}): ask for more risk, or calibrate on more problems{way}"
+    )

@@ -87,6 +87,7 @@ def runs_of(
             offers=config.engine.offers,
             drafts=drawn_by(drafter),
             rule=registry.name_of(rule),
+            max_new_tokens=config.max_new_tokens,
             given=models,
             fetch=folders.fetch if folders and here else None,
         )

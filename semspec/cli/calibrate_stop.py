@@ -20,7 +20,7 @@ from semspec import registry
 from semspec.artifacts import base
 from semspec.artifacts.stop_probe import SPANS
 from semspec.artifacts.stopping import StopCalibration
-from semspec.calibration.stopping import Watched, certifiable, certify, described_stop
+from semspec.calibration.stopping import Watched, certifiable, certify, described_stop, outcome
 from semspec.choices.presets import with_recommended
 from semspec.choices.settle import expand_shorthands
 from semspec.cli.arguments import check_arguments
@@ -49,6 +49,7 @@ class Options:
     # fmt: off
     folder: str = option("", "the work, and the calibration in it: give it as stop.calibration=", shown="runs/stop-NAME-SEED")
     measure: str = option("", "calibrate nothing; measure on fresh problems the risk that this calibration certifies")
+    hopeless: float = option(0.0, "of measure=: the share of the risk for giving up hopeless problems, like a run's stop.hopeless=", least=0, most=0.99)
     train: bool = option(False, "calibrate nothing; train a head for stop=probe: FOLDER/probe")
     span: str = option("closing", "of train=true: pool the states over the step, or over the beginning of an answer behind it", choices=SPANS)
     pooling: str = option("mean,last", "how: mean, max, last")
@@ -152,17 +153,15 @@ def thresholds(problems: Sequence[Watched]) -> dict[str, float | None]:
 
 
 def measured(
-    calibration: Sequence[Watched], fresh: Sequence[Watched]
+    given: StopCalibration, fresh: Sequence[Watched], hopeless: float = 0.0
 ) -> list[tuple[float, float, int, float]]:
     """Return asked risk, threshold, harmed fresh problems and the share of their thinking saved."""
     rows = []
+    budget = given.budget if hopeless else 0
     for asked in RISKS:
         with contextlib.suppress(UserError):
-            threshold = certify(calibration, risk=asked).threshold
-            ends = [one.stopped(threshold) for one in fresh]
-            whole = sum(one.thought for one in fresh)
-            saved = 1 - sum(tokens for _, tokens in ends) / whole if whole else 0.0
-            rows.append((asked, threshold, sum(harm for harm, _ in ends), saved))
+            found = certify(given.problems, risk=asked, hopeless=hopeless, budget=budget)
+            rows.append((asked, found.threshold, *outcome(fresh, found.threshold, found.floor)))
     return rows
 
 
@@ -175,6 +174,10 @@ def run(arguments: Sequence[str]) -> None:
         raise UserError(
             "stop.risk= is for runs: what is calibrated here serves any risk; leave it out"
         )
+    if own.hopeless and not own.measure:
+        raise UserError(
+            "hopeless= is of measure=; what is calibrated serves any share: leave it out"
+        )
     given = StopCalibration.load(own.measure) if own.measure else None
     kind = "measured" if given else "head" if own.train else "stop"
     folder = Path(own.folder or f"runs/{kind}-{name}-{config.seed}")
@@ -185,7 +188,7 @@ def run(arguments: Sequence[str]) -> None:
     console = open_console()
     if given is not None:
         table = table_of("asked risk", "threshold", "measured [95 %]", "thinking saved", words=0)
-        for asked, threshold, harmed, saved in measured(given.problems, problems):
+        for asked, threshold, harmed, saved in measured(given, problems, own.hopeless):
             between = wilson(harmed, len(problems)) or (0.0, 1.0)
             share = f"{harmed / len(problems):.3f} {interval(between, 3)}"
             table.add_row(f"{asked:g}", f"{threshold:.4f}", share, f"{saved:.0%}")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from semspec.calibration.hopeless import HOPELESS
 from semspec.decoding.booking import booked
 from semspec.models.text import CLOSE, OPEN, opening
 from semspec.protocols import Closing, Kit, Plan, Stopper, StopSession
@@ -83,6 +84,7 @@ class Stopping:
     most: int  # tokens that the thinking may take, whatever the stopper says
     why: str = field(default="", init=False)  # the thinking is to be closed
     at_end: bool = field(default=False, init=False)  # behind the end of a step
+    hopeless: bool = field(default=False, init=False)  # the problem is given up
 
     @classmethod
     def of(
@@ -135,6 +137,7 @@ class Stopping:
             done.stop.setdefault("asked", []).append([thought, opinion.score])
         if opinion.done:
             self.why, self.at_end = opinion.why or self.name, True
+            self.hopeless = opinion.hopeless
         elif self.thought.tokens >= self.most:
             self.why, self.at_end = SPENT, True
 
@@ -156,7 +159,8 @@ class Stopping:
     def closes(self, room: int) -> Round:
         """Return the round in which the thinking is closed, in ``room`` tokens at most."""
         written = self.encode(closing_text(self.closing, self.at_end))[:room]
-        name = self.name if self.at_end and self.why != SPENT else "limit"
+        name = HOPELESS if self.hopeless else self.name
+        name = name if self.at_end and self.why != SPENT else "limit"
         return Round(written=written, note=self.why or SPENT, stop={"closed": name})
 
 

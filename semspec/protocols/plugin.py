@@ -30,6 +30,7 @@ class Run:
     # the model that draws the drafts, or the name of a drafter without one; None: nothing is drafted,
     # and nothing that was promised about drafts has to hold
     drafts: str | None = None
+    max_new_tokens: int | None = None  # of an answer with its thinking; None: not known
     given: Mapping[Role, ModelConfig] = field(default_factory=dict)  # where its models are
     fetch: Callable[[Role], Path] | None = None  # weights, if they are not in ``folders``
 

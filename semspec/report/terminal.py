@@ -288,7 +288,9 @@ def _stop_rows(result: Mapping[str, Any], stop: Mapping[str, Any]) -> Iterator[t
     tokens = [number(alone and alone / answers_of(plain), 1)] if plain else []
     yield "tokens of thinking", *tokens, number(stop["thinking_tokens"], 1)
     limit = f", {stop['by_limit']} by the limit" if stop["by_limit"] else ""
-    yield "thinking closed", *beside, f"{stop['stopped']} of {answers_of(result)}{limit}"
+    solved = stop["stopped"] - stop["hopeless"] - stop["by_limit"]
+    reasons = f", {solved} as solved, {stop['hopeless']} as hopeless" if stop["hopeless"] else ""
+    yield "thinking closed", *beside, f"{stop['stopped']} of {answers_of(result)}{reasons}{limit}"
     if stop["saved"] is not None:
         yield "thinking saved", *beside, percent(stop["saved"])
     if stop["checked"]:

@@ -287,7 +287,7 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
     share of ``accepted`` drafted steps that are ``wrong``, with Wilson's 95 % interval.
 
     ``stop``, where a stopper was at work: how many problems were ``stopped``, of these ``by_limit`` (the answer
-    needed the rest of the budget); ``trials``: how often the stopper asked. ``thinking_tokens``: a problem's mean.
+    needed the rest of the budget) and as ``hopeless``; ``trials``: how often the stopper asked. ``thinking_tokens``: a problem's mean.
     ``checked`` problems were also solved to their natural end, with the same seed: ``saved`` is the share of the thinking that
     was left out (None unless all were checked), ``harmed`` went from right to wrong by the stop, ``mended`` the
     other way; ``measured`` is the share of harmed ones, with Wilson's interval, beside the risk ``asked``.
@@ -341,6 +341,7 @@ def _stop(
     return {
         "stopped": int(details[stopped.STOPPED]),
         "by_limit": int(details[stopped.LIMITED]),
+        "hopeless": int(details.get(stopped.GIVEN_UP, 0)),
         "trials": int(details[stopped.TRIED]),
         "thinking_tokens": ratio(tokens, answers),
         "saved": 1 - tokens / whole if whole and checked == answers else None,

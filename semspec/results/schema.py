@@ -86,7 +86,9 @@ _RISK: Mapping[str, Schema] = {
 }
 _LEFT_OUT: Schema = {"type": ["number", "null"], "maximum": 1}
 _STOP: Mapping[str, Schema] = {
-    **dict.fromkeys(("stopped", "by_limit", "trials", "checked", "harmed", "mended"), _COUNT),
+    **dict.fromkeys(
+        ("stopped", "by_limit", "hopeless", "trials", "checked", "harmed", "mended"), _COUNT
+    ),
     "thinking_tokens": _FIGURE,
     **dict.fromkeys(("saved", "saved_of_plain"), _LEFT_OUT),
     **dict.fromkeys(("asked", "measured"), _SHARE),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from semspec.calibration.hopeless import HOPELESS
 from semspec.decoding.stopping import Thought
 from semspec.types import Outcome
 
 # in the details of a line
 THINKING = "thinking_tokens"
 STOPPED, LIMITED, TRIED = "stopped", "stopped_by_limit", "stop_trials"
+GIVEN_UP = "stopped_as_hopeless"
 ASKED, CHECKED = "stop_risk_asked", "stop_checked"
 HARMED, MENDED, UNSTOPPED = "stop_harmed", "stop_mended", "unstopped_thinking_tokens"
 
@@ -29,7 +31,12 @@ def counted(outcome: Outcome) -> dict[str, int]:
     """Count whether the thinking was closed, by whom, and how often the stopper tried."""
     by = [done.stop["closed"] for done in outcome.rounds if "closed" in done.stop]
     tried = sum(len(done.stop.get("asked", ())) for done in outcome.rounds)
-    return {STOPPED: len(by), LIMITED: by.count("limit"), TRIED: tried}
+    return {
+        STOPPED: len(by),
+        LIMITED: by.count("limit"),
+        GIVEN_UP: by.count(HOPELESS),
+        TRIED: tried,
+    }
 
 
 def compared(correct: bool | None, otherwise: bool | None, tokens: int) -> dict[str, int]:

@@ -12,6 +12,7 @@ from semspec import registry
 from semspec.artifacts import base
 from semspec.artifacts.binding import check_alike, check_shares
 from semspec.artifacts.stopping import StopCalibration
+from semspec.calibration.hopeless import HOPELESS, Judge
 from semspec.calibration.stopping import CertifiedStop, certify, described_stop
 from semspec.errors import UserError
 from semspec.models.text import CLOSE
@@ -36,6 +37,7 @@ class Trial(Closes):
     )
     confidence: float = 0.95  # of that guarantee, over the draw of the calibration's problems
     calibration: str | None = None  # a folder or Hub repository, made by semspec.calibrate_stop
+    hopeless: float = 0.0  # share of the risk for giving up problems whose score stays low; 0: none
     allow_mismatch: bool = False  # use a calibration that was made for something else
 
     certified: ClassVar[CertifiedStop | None] = None  # once bound
@@ -50,6 +52,13 @@ class Trial(Closes):
         if self.least < 0:
             raise UserError(f"stop.least={self.least}: give at least 0")
         check_shares("stop", risk=self.risk, confidence=self.confidence)
+        if self.hopeless:
+            check_shares("stop", hopeless=self.hopeless)
+        if self.hopeless and self.risk is None:
+            raise UserError(
+                f"stop.hopeless={self.hopeless:g} is a share of an asked risk: give stop.risk=, such as 0.05, and"
+                " stop.calibration="
+            )
         if self.risk is not None and self.calibration is None:
             raise UserError(f"stop.risk={self.risk:g} is kept by a calibration: {self._command()}")
         if self.risk is None and self.calibration is not None:
@@ -77,9 +86,14 @@ class Trial(Closes):
         given.check_run(run, self.allow_mismatch)
         if not self.allow_mismatch:
             self._check(given, run)
-        return self.bound(
-            certified=certify(given.problems, risk=self.risk, delta=1 - self.confidence)
+        found = certify(
+            given.problems,
+            risk=self.risk,
+            delta=1 - self.confidence,
+            hopeless=self.hopeless,
+            budget=given.budget if self.hopeless else 0,
         )
+        return self.bound(certified=found)
 
     def _check(self, given: StopCalibration, run: Run) -> None:
         """Raise UserError where another score, or problems solved in another way, were calibrated."""
@@ -92,13 +106,17 @@ class Trial(Closes):
             unlike += [f"with stop.{k}={theirs.get(k)}" for k, v in own["options"].items() if theirs.get(k) != v]  # fmt: skip
         if run.rule and given.config["rule"] != run.rule:
             unlike.append(f"with accept={given.config['rule']}")
+        # a problem that is given up within one budget may be solved within another
+        if self.hopeless and run.max_new_tokens not in (None, given.budget):
+            unlike.append(f"with max_new_tokens={given.budget}")
         check_alike("stop", f"stop.risk={self.risk:g}", unlike, self._command())
 
     def origin(self) -> str:
         if (found := self.certified) is None:
             return f"stop: threshold {self.threshold:g}, uncalibrated: it guarantees nothing"
+        floor = f", hopeless below {found.floor or 'no score'}" if self.hopeless else ""
         return (
-            f"stop: threshold {found.threshold:.4f}, certified by {self.calibration}: with confidence"
+            f"stop: threshold {found.threshold:.4f}{floor}, certified by {self.calibration}: with confidence"
             f" {self.confidence:g} at most {self.risk:g} of the answers go from right to wrong by a stop"
         )
 
@@ -111,6 +129,10 @@ class Trial(Closes):
         """Return the threshold that it goes by."""
         return self.threshold if self.certified is None else self.certified.threshold
 
+    def judge(self) -> Judge:
+        """Return what decides about one problem."""
+        return Judge(self.level, self.certified.floor if self.certified else None)
+
 
 class TrialSession:
     """One problem of a stopper that tries answers."""
@@ -119,14 +141,18 @@ class TrialSession:
         self.stop, self.kit = stop, kit
         self.tail = kit.encode(f"{CLOSE}\n\n{stop.answer}")
         self.steps = 0
+        self.judge = stop.judge()
 
     def consider(self, context: Context, thought: int) -> Plan[Opinion]:
         self.steps += 1
         if thought < self.stop.least or self.steps % self.stop.every:
             return Opinion(False)
         score = yield from self.score(context)
+        verdict = self.judge.closes(thought, score)
         why = f"{score:.3f} sure of the answer after {thought} tokens"
-        return Opinion(score >= self.stop.level, score, why)
+        if verdict == HOPELESS:
+            why = f"given up as hopeless: {why}"
+        return Opinion(bool(verdict), score, why, hopeless=verdict == HOPELESS)
 
     @abstractmethod
     def score(self, context: Context) -> Plan[float]:

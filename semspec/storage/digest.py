@@ -28,6 +28,7 @@ LATER: Mapping[str, Any] = {
     "inside": "auto",
     "attempts": 1,
     "score_temperature": "auto",
+    "hopeless": 0.0,
 }
 """Options that older versions did not have, by their last name, and what they amounted to."""
 

@@ -2,96 +2,36 @@
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
-import random
-import shutil
-import tempfile
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semspec import registry, world
+from semspec import registry
 from semspec.decoding.pace import Pace, Steady
 from semspec.decoding.trim import depths
 from semspec.driver import Driver
-from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import Speculation, speculate
-from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
-from semspec.protocols import Plan, Plugin, Run
+from semspec.protocols import Plan, Plugin
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
 from tests.support.deep import samples
-from tests.support.heads import target_folder
-from tests.support.law import PROMPT, toy_kit
+from tests.support.examples import (
+    DRAFTERS,
+    RULE_EXAMPLES,
+    TOY,
+    bound,
+    bound_rule,
+    engines,
+    examples,
+    kit_for,
+    splits_of,
+)
+from tests.support.law import PROMPT
 
-DRAFTERS = registry.plugins("drafter")
-RULES = registry.plugins("accept")
-SPLITTERS = registry.plugins("split")
-QUESTION = world.DOMAINS["residues"].make(random.Random(0)).question
-TOY = Toy(vocabulary=EXAMPLE_VOCABULARY, stop=True)  # with a token for each digit
-
-
-def kit_for(rule: Any, seed: int, **options: Any) -> Any:
-    sampling = options.pop("sampling", Sampling(1.0))
-    split = options.pop("split")
-    kit = toy_kit(rule, TOY.models()["target"], sampling, seed, split=split, **options)
-    return dataclasses.replace(kit, prompt=QUESTION)  # some rules know the embedded world only
-
-
-def new_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="semspec-example-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-TARGET = target_folder(new_folder(), TOY.vocabulary)
-
-
-def examples(kind: registry.Kind) -> dict[str, Any]:
-    """Every plugin of a kind as it says that it can be tried, by name and number."""
-    return {
-        f"{name}-{number}": made
-        for name, plugin in registry.plugins(kind).items()
-        for number, made in enumerate(plugin.cls.example(new_folder()))
-    }
-
-
-RULE_EXAMPLES, DRAFTER_EXAMPLES = examples("accept"), examples("drafter")
-
-
-def bound(made: Any, split: str, temperature: float) -> Any:
-    """The plugin, bound as the solver does it; models of its own are the toy engine's."""
-    folders = {role: model.fetch() for role, model in made.models().items()}
-    run = Run(
-        models={"target": EXAMPLE, "draft": EXAMPLE},
-        split=split,
-        sampling=Sampling(temperature),
-        folders={**folders, "target": TARGET},
-        offers=TOY.offers,
-        drafts="draft",
-    )
-    return made.bind(run)
-
-
-@cache  # frozen, as every plugin: what a session learns is its own
-def bound_rule(name: str, split: str, temperature: float) -> Any:
-    return bound(RULE_EXAMPLES[name], split, temperature)
-
-
-def engines(*plugins: Any) -> dict[Any, ToyEngine]:
-    """The pair, and the draft again for each role that a plugin brings a model for."""
-    models = dict(TOY.models())
-    own = {role for plugin in plugins for role in plugin.models()}
-    return dict.fromkeys(own, models["draft"]) | models
-
-
-def splits_of(rule: Any) -> list[str]:
-    return [s for s in sorted(SPLITTERS) if rule.splits is None or s in rule.splits]
+DRAFTER_EXAMPLES = examples("drafter")
 
 
 def watched(plan: Plan[Any], seen: list[Any]) -> Plan[Any]:

@@ -2,84 +2,95 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semspec import registry
 from semspec.decoding.stopping import ENDED, SPENT, closing_text, kept_back
-from semspec.engines.toy import Toy
-from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
-from semspec.protocols import Run
 from semspec.splitters.paragraph import ParagraphBoundary
 from semspec.types import Sampling
-from tests.support.law import encode, piece, toy_kit
+from tests.support.deep import samples
+from tests.support.examples import (
+    DRAFTERS,
+    RULE_EXAMPLES,
+    TOY,
+    bound,
+    bound_rule,
+    engines,
+    examples,
+    kit_for,
+    splits_of,
+)
+from tests.support.law import encode, piece
 from tests.support.stopping import BUDGET, solved
 
-TOY = Toy(vocabulary=EXAMPLE_VOCABULARY, stop=True)
 MODELS = TOY.models()
-PAIRS = {
+STOPS = examples("stop")
+# a split and a rule's example; None: the target alone
+PAIRS: dict[str, tuple[str, str] | None] = {
     "the target alone": None,
-    "tokens": ("token", "lossless"),
-    "steps": ("paragraph", "logprob"),
+    "tokens": ("token", "lossless-0"),
+    "steps": ("paragraph", "logprob-0"),
 }
+STEP_RULES = [name for name, made in RULE_EXAMPLES.items() if "paragraph" in splits_of(made)]
 
 
-def new_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="semspec-example-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+def run_of(
+    name: str | None, pair: tuple[str, str] | None, seed: int, temperature: float, budget: int
+) -> Any:
+    """Solve a problem with a stopper's example, or without; return outcome, stopping and stopper."""
+    split, rule = pair or ("paragraph", "lossless-0")
+    judges = bound_rule(rule, split, temperature) if pair else None
+    drafter = DRAFTERS["lm"].cls()
+    kit = kit_for(judges, seed, split=split, sampling=Sampling(temperature))
+    stop = None if name is None else bound(STOPS[name], split, temperature)
+    models = engines(drafter, judges) if judges else MODELS
+    return (*solved(models, kit, (drafter, judges) if judges else None, stop, budget), stop)
 
 
-EXAMPLES = {
-    f"{name}-{number}": made
-    for name, plugin in registry.plugins("stop").items()
-    for number, made in enumerate(plugin.cls.example(new_folder()))
+TRIED = {
+    "seed": st.integers(0, 10_000),
+    "budget": st.integers(30, BUDGET),
+    "temperature": st.sampled_from([0.0, 0.6, 1.0]),
 }
-
-
-def bound(made: Any, split: str, temperature: float) -> Any:
-    run = Run(
-        models={"target": EXAMPLE, "draft": EXAMPLE},
-        split=split,
-        sampling=Sampling(temperature),
-        offers=TOY.offers,
-        drafts="draft",
-    )
-    return made.bind(run)
-
-
-def run_of(name: str | None, how: str, seed: int, temperature: float, budget: int) -> Any:
-    known = PAIRS[how]
-    split, rule = known or ("paragraph", "lossless")
-    pair = known and (registry.plugin("drafter", "lm").cls(), registry.plugin("accept", rule).cls())
-    kit = toy_kit(pair[1] if pair else None, MODELS["target"], Sampling(temperature), seed, split)
-    stop = None if name is None else bound(EXAMPLES[name], split, temperature)
-    return (*solved(MODELS, kit, pair or None, stop, budget), stop)
 
 
 @pytest.mark.parametrize("how", PAIRS)
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", STOPS)
 @settings(max_examples=12, deadline=None)
-@given(
-    seed=st.integers(0, 10_000),
-    budget=st.integers(30, BUDGET),
-    temperature=st.sampled_from([0.0, 0.6, 1.0]),
-)
+@given(**TRIED)
 def test_a_stop_changes_nothing_before_it_and_leaves_room_for_an_answer(
     name: str, how: str, seed: int, budget: int, temperature: float
 ) -> None:
-    outcome, stopping, stop = run_of(name, how, seed, temperature, budget)
-    free, _, _ = run_of(None, how, seed, temperature, budget)
+    check_stop(name, PAIRS[how], seed, budget, temperature)
+
+
+@pytest.mark.parametrize("rule", STEP_RULES)
+@pytest.mark.parametrize("name", [n for n, made in STOPS.items() if not made.plain])
+@pytest.mark.deep(quick=True)
+@settings(max_examples=samples(quick=3, deep=8), deadline=None)
+@given(**TRIED)
+def test_a_stop_changes_nothing_before_it_under_any_rule_for_steps(
+    name: str, rule: str, seed: int, budget: int, temperature: float
+) -> None:
+    check_stop(name, ("paragraph", rule), seed, budget, temperature)
+
+
+def test_the_rules_that_judge_steps_are_tried() -> None:
+    tried = {name.rpartition("-")[0] for name in STEP_RULES}
+    assert {"semantic", "judge", "cascade", "glimprouter", "logprob"} <= tried
+
+
+def check_stop(
+    name: str, pair: tuple[str, str] | None, seed: int, budget: int, temperature: float
+) -> None:
+    outcome, stopping, stop = run_of(name, pair, seed, temperature, budget)
+    free, _, _ = run_of(None, pair, seed, temperature, budget)
     assert outcome.tokens == [token for done in outcome.rounds for token in done.tokens]
     assert len(outcome.tokens) <= budget
-    assert run_of(name, how, seed, temperature, budget)[0].tokens == outcome.tokens
+    assert run_of(name, pair, seed, temperature, budget)[0].tokens == outcome.tokens
 
     closings = [n for n, done in enumerate(outcome.rounds) if "closed" in done.stop]
     if not stopping.why:
@@ -106,8 +117,8 @@ def test_a_stop_changes_nothing_before_it_and_leaves_room_for_an_answer(
     )
 
 
-@pytest.mark.parametrize("name", [n for n, made in EXAMPLES.items() if not made.plain])
+@pytest.mark.parametrize("name", [n for n, made in STOPS.items() if not made.plain])
 def test_an_example_of_a_stopper_stops(name: str) -> None:
-    whys = [run_of(name, "steps", seed, 1.0, BUDGET)[1].why for seed in range(30)]
+    whys = [run_of(name, PAIRS["steps"], seed, 1.0, BUDGET)[1].why for seed in range(30)]
     decided = sum(why not in {"", SPENT, ENDED} for why in whys)
     assert 3 <= decided, whys

@@ -29,13 +29,6 @@ def live() -> Iterator[Live]:
 
 
 @pytest.fixture(scope="module")
-def roomy() -> Iterator[Live]:
-    """A server whose answers have room for the closing of their thinking."""
-    with serving("max_new_tokens=400", "concurrency=2") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def client(live: Live) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as made:
         yield made
@@ -240,25 +233,6 @@ def test_the_thinking_is_closed_in_words_and_the_answer_follows(live: Live, off:
         thought = told["usage"]["completion_tokens_details"]["reasoning_tokens"]
         budget = {"none": 0, "low": 40}.get(asked.get("reasoning_effort"), 20)  # type: ignore[call-overload]
         assert thought <= budget + 80
-
-
-@pytest.mark.parametrize("fields", [{}, {"logprobs": True}])
-@pytest.mark.parametrize("off", [False, True])
-def test_a_stopper_closes_the_thinking_at_the_end_of_a_step(
-    roomy: Live, off: bool, fields: dict[str, Any]
-) -> None:
-    whole = roomy.chat(max_tokens=400, seed=1, semspec={"off": off})["choices"][0]["message"][
-        "reasoning_content"
-    ]
-    asked = {"off": off, "thinking_stop": "eat", "thinking_threshold": 0.2}
-    told = roomy.chat(max_tokens=400, seed=1, semspec=asked, **fields)["choices"][0]
-    thought, words, _ = told["message"]["reasoning_content"].partition("My time for thinking")
-    assert words and "boxed" in told["message"]["content"], told
-    thought = thought.rstrip()
-    assert thought and whole.startswith(thought), "the text before a stop depends on the stopper"
-    assert whole[len(thought) :].startswith("\n\n"), "it was closed within a step"
-    never = roomy.chat(max_tokens=400, seed=1, semspec={**asked, "thinking_threshold": 1}, **fields)
-    assert never["choices"][0]["message"]["reasoning_content"] == whole
 
 
 def test_a_limit_ends_with_length_and_ignore_eos_goes_on_to_it(live: Live) -> None:

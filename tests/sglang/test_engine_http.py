@@ -118,11 +118,17 @@ def test_steps_and_verdicts_are_those_of_the_hf_engine(
     assert any(r.kept for s in theirs for r in s.outcome.rounds)
 
 
-def test_a_trained_stopper_stops_where_it_does_with_the_hf_engine(servers: Pair) -> None:
-    stop = (
-        *("stop=probe", "stop.probe=embedded/stop-probe-tiny-target", "stop.threshold=0.0003"),
-        *("stop.allow_mismatch=true", "accept=logprob", "accept.threshold=-1.5"),
-    )
+STOPPERS = {
+    "probe": ("stop.probe=embedded/stop-probe-tiny-target", "stop.threshold=0.0003", "stop.allow_mismatch=true"),
+    "eat": ("stop.threshold=0.3",),
+    "answer": ("stop.threshold=0.2",),
+    "budget": ("stop.tokens=60",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STOPPERS)
+def test_a_stopper_stops_where_it_does_with_the_hf_engine(servers: Pair, name: str) -> None:
+    stop = (f"stop={name}", *STOPPERS[name], "accept=logprob", "accept.threshold=-1.5")
     here, there = solved(stop, 2, budget=220), solved((*stop, *servers.overrides), 2, budget=220)
     for a, b in zip(here, there, strict=True):
         assert a.outcome.tokens == b.outcome.tokens
@@ -130,9 +136,10 @@ def test_a_trained_stopper_stops_where_it_does_with_the_hf_engine(servers: Pair)
             torch.tensor([s for r in one.outcome.rounds for _, s in r.stop.get("asked", [])])
             for one in (a, b)
         ]
-        assert len(asked[0]) and torch.allclose(*asked, rtol=1e-2, atol=1e-6)
+        assert bool(len(asked[0])) == (name != "budget"), "a budget reads no score"
+        assert torch.allclose(*asked, rtol=1e-2, atol=1e-6)
     closed = {r.stop["closed"] for one in there for r in one.outcome.rounds if "closed" in r.stop}
-    assert "probe" in closed
+    assert name in closed
 
 
 def test_units_end_where_they_end_for_the_hf_engine(

@@ -57,7 +57,7 @@ def started(one: Mortal) -> Iterator[Mortal]:
 
 def said(live: Live, question: str, **fields: Any) -> Said:
     turns = [{"role": "user", "content": question}]
-    message = live.chat(messages=turns, max_tokens=90, **fields)["choices"][0]["message"]
+    message = live.chat(messages=turns, **{"max_tokens": 90, **fields})["choices"][0]["message"]
     return message["reasoning_content"] or "", message["content"]
 
 
@@ -111,6 +111,18 @@ def test_a_stream_has_what_the_target_writes_as_it_comes(alone: Live) -> None:
     told = [one["usage"]["completion_tokens"] for one, text in zip(events, texts, strict=True) if text]  # fmt: skip
     between = [count for count in told if count % 16 and count < 200]
     assert len(told) >= 4 and len(between) > len(told) / 2
+
+
+@pytest.mark.parametrize("off", [False, True], ids=["drafted", "alone"])
+def test_a_stopper_of_a_request_closes_its_thinking(alone: Live, off: bool) -> None:
+    whole, _ = said(alone, QUESTIONS[0], max_tokens=200, semspec={"off": off})
+    ours = {"off": off, "thinking_stop": "eat", "thinking_threshold": 0.2}
+    thought, answer = said(alone, QUESTIONS[0], max_tokens=200, semspec=ours)
+    before, words, _ = thought.partition("My time for thinking is over")
+    before = before.rstrip()
+    assert words and "boxed" in answer, (thought, answer)
+    assert before and whole.startswith(before), "the text before a stop depends on the stopper"
+    assert streamed(alone, QUESTIONS[0], max_tokens=200, semspec=ours) == (thought, answer)
 
 
 def test_a_second_turn_finds_the_first_in_sglangs_cache(alone: Live) -> None:

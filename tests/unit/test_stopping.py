@@ -221,7 +221,7 @@ def test_a_result_has_the_asked_risk_beside_the_measured_one() -> None:
     check(json.loads(dumps(result["stop"])), SCHEMA["properties"]["stop"])
     told = {k: v for k, v in result["stop"].items() if k != "measured_interval"}
     assert told == {
-        "stopped": 5, "by_limit": 0, "trials": 30, "thinking_tokens": 80, "saved": pytest.approx(0.2),
+        "stopped": 5, "by_limit": 0, "hopeless": 0, "trials": 30, "thinking_tokens": 80, "saved": pytest.approx(0.2),
         "saved_of_plain": pytest.approx(1 / 3), "asked": pytest.approx(0.1), "checked": 10, "harmed": 1,
         "mended": 0, "measured": 0.1,
     }  # fmt: skip
