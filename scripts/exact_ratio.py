@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from script_kit import parser
 
 from semspec import world
 from semspec.errors import UserError
-from semspec.training.probes.contexts import FILE, read_chains
+from semspec.training.probes.contexts import FILE, Chain, read_chains
 from semspec.training.probes.metrics import auroc
 from semspec.training.probes.sample import FOLDER
 from semspec.training.probes.shards import Sample, read_samples
@@ -39,13 +40,24 @@ class Judged:
         return min(1.0, self.target / self.draft)
 
 
+def right_steps(
+    problem: world.Problem, before: Sequence[str], means: Sequence[world.Meaning | None]
+) -> list[bool]:
+    """Return which steps, by their meanings, are right behind a text that may have mistakes in it.
+
+    A mistake stands until it is taken back, and a step that takes it back is right. Steps of the text that say nothing are
+    passed over.
+    """
+    known = [world.meaning(problem, step) for step in before]
+    said = [meaning for meaning in known if meaning is not None]
+    return [world.is_next(problem, said, meaning) for meaning in means]
+
+
 def judged(samples: list[Sample], problem: world.Problem, before: list[str], smoothing: float) -> list[Judged]:  # fmt: skip
     """Judge the drafted steps of one context.
 
     ``smoothing`` is added to each count (and to the totals, for one unseen meaning), so that no share is 0.
     """
-    known = [world.meaning(problem, step) for step in before]
-    said = [m for m in known if m is not None]
     means = [world.meaning(problem, sample.text) for sample in samples]
     own = [m for m, s in zip(means, samples, strict=True) if s.writer == "own"]
     drafted = [m for m, s in zip(means, samples, strict=True) if s.writer != "own"]
@@ -54,14 +66,19 @@ def judged(samples: list[Sample], problem: world.Problem, before: list[str], smo
     def share(count: int, total: int) -> float:
         return (count + smoothing) / (total + 2 * smoothing)
 
+    right = right_steps(problem, before, drafted)
     return [
-        Judged(
-            world.is_next(problem, said, m),
-            share(of_target[m], len(own)),
-            share(of_draft[m], len(drafted)),
-        )
-        for m in drafted
+        Judged(true, share(of_target[m], len(own)), share(of_draft[m], len(drafted)))
+        for m, true in zip(drafted, right, strict=True)
     ]
+
+
+def posed(chain: Chain) -> world.Problem:
+    """Return the problem that a chain solves."""
+    problem = world.find_problem(chain.question)
+    if problem is None:
+        raise UserError(f"{chain.id} is no problem of the embedded world")
+    return problem
 
 
 def main() -> int:
@@ -75,10 +92,7 @@ def main() -> int:
     found: list[Judged] = []
     for samples in groups.values():
         chain = chains[samples[0].chain]
-        problem = world.find_problem(chain.question)
-        if problem is None:
-            raise UserError(f"{chain.id} is no problem of the embedded world")
-        found += judged(samples, problem, chain.texts[: samples[0].cut], a.smoothing)
+        found += judged(samples, posed(chain), chain.texts[: samples[0].cut], a.smoothing)
     right = np.array([float(j.right) for j in found])
     if not found or right.all() or not right.any():
         raise UserError("no drafted steps, or all are alike: sample with role=target drafted=14")

@@ -230,8 +230,9 @@ def _row(
 def _thresholds(fresh: Judged, least: float) -> dict[str, float | None]:
     """Return the certified threshold for each risk, None if there is none, for the card."""
     found: dict[str, float | None] = {f"threshold_{risk:g}": None for risk in RISKS}
-    for name, risk in zip(found, RISKS, strict=True):
-        columns = fresh.scores, fresh.semantic, fresh.groups
+    columns = fresh.scores, fresh.semantic, fresh.groups
+    for risk in RISKS:
+        name = f"threshold_{risk:g}"
         with contextlib.suppress(UserError):  # too few steps for so small a risk
             if fresh.drafts is None:
                 found[name] = certify(*columns, risk=risk, least=least).threshold

@@ -40,3 +40,18 @@ def test_shares_of_meanings_decide_what_is_kept() -> None:
     assert [one.kept for one in found] == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3])
     smooth = exact_ratio.judged([*own, *drafted], problem, steps[:at], 0.5)
     assert smooth[0].target == pytest.approx(3.5 / 5)
+
+
+def test_behind_a_mistake_it_is_right_to_take_it_back() -> None:
+    rng = random.Random(5)
+    domain = world.DOMAINS["residues"]
+    problem = domain.make(rng)
+    steps = domain.solve(rng, problem, world.Style(mistake=1.0, late=0.0, recap=0.0))
+    kinds = [(world.meaning(problem, step) or ("",))[0] for step in steps[:5]]
+    assert kinds == ["goal", "start", "value", "doubt", "value"]
+    wrong, doubt, mended = (world.meaning(problem, step) for step in steps[2:5])
+    assert exact_ratio.right_steps(problem, steps[:2], [wrong, doubt, mended]) == [False, False, True]  # fmt: skip
+    assert exact_ratio.right_steps(problem, steps[:3], [doubt, mended]) == [True, False]
+    assert exact_ratio.right_steps(problem, steps[:4], [doubt, mended]) == [False, True]
+    # a step of the text that says nothing is passed over
+    assert exact_ratio.right_steps(problem, [*steps[:4], "Hmm."], [mended]) == [True]

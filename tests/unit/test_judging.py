@@ -13,8 +13,16 @@ import pytest
 import torch
 
 from semspec import world
+from semspec.training.probes.card import _drafted
 from semspec.training.probes.contexts import Chain
-from semspec.training.probes.judging import held_out, section, together, told_apart, truths
+from semspec.training.probes.judging import (
+    held_out,
+    section,
+    together,
+    told_apart,
+    truths,
+    wrong_among,
+)
 from semspec.training.probes.shards import Sample
 
 
@@ -103,6 +111,18 @@ def test_held_out_steps_are_those_of_the_draft() -> None:
     assert (said["steps"], said["wrong"], said["auroc"]) == (4, 2, 1.0)
     assert held_out(score, rows(None), range(8), "draft", 0) is None
     assert held_out(score, known, range(4), "target", 0) is None
+
+
+def test_the_card_says_how_many_of_the_drafted_steps_that_it_learned_from_are_wrong() -> None:
+    known = rows([1, 1, 1, 0, 1, 1, 0, math.nan])
+    assert wrong_among(known, range(8), "target") == {"truth": "oracle", "steps": 3, "wrong": 1}
+    assert wrong_among(known, [5, 6, 7], "target") == {"truth": "oracle", "steps": 2, "wrong": 1}
+    assert wrong_among(known, range(8), "draft") == {"truth": "oracle", "steps": 4, "wrong": 1}
+    assert wrong_among(known, range(4), "target") is None
+    assert wrong_among(rows(None), range(8), "draft") is None
+    line = _drafted({"truth": "oracle", "steps": 1200, "wrong": 150})
+    assert "1,200 of the rows to train on can be judged, 12.5% of them are wrong" in line
+    assert _drafted(None) == "", "a probe that was trained before this was counted"
 
 
 def test_the_card_says_what_was_measured() -> None:

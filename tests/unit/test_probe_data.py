@@ -21,7 +21,7 @@ from semspec.probes.features import FLOOR, LOGPROB_NAMES, Features, of_logprobs,
 from semspec.training.probes import shards
 from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import CACHES, Chain, Pair, choose_cuts, make_chains
-from semspec.training.probes.dataset import Rows, check_split, split_chains
+from semspec.training.probes.dataset import PATTERN, Rows, check_split, split_chains
 from semspec.training.probes.sample import plan, sample
 from semspec.training.probes.semantic import probabilities
 from semspec.training.probes.settings import FeatureOptions, ProbeConfig
@@ -360,6 +360,10 @@ def test_the_division_keeps_problems_apart(tmp_path: Path) -> None:
     for kind in "ab":  # every domain is on every side
         counted = Counter(sides[f"{kind}{n}"] for n in range(70))
         assert counted == {"train": 50, "validation": 10, "test": 10}
+    turns = [split_chains(domains, 0, turn) for turn in range(len(PATTERN))]
+    assert turns[0] == sides
+    for chain in domains:  # held out once, and of use for validation once
+        assert Counter(turn[chain] for turn in turns) == Counter(PATTERN)
     with pytest.raises(UserError, match="more problems="):
         split_chains({"a": "x", "b": "x"}, 0)
 

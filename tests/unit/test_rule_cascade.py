@@ -13,6 +13,8 @@ import torch
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.cascade import SETTLED, certify_cascade, quantile_above
 from semspec.calibration.risk import certify, upper_bound
+from semspec.cli import calibrate_risk
+from semspec.cli.calibrate_risk import Judged
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE
 from semspec.rules.cascade import Cascade, CascadeSession
@@ -164,6 +166,19 @@ def calibration(folder: Path, cascade: bool = True) -> str:
     columns |= {"drafts": drafts} if cascade else {}
     RiskCalibration.of_logprobs(EXAMPLE, "paragraph", columns, {}, how).save(folder)
     return str(folder)
+
+
+def test_the_card_has_both_thresholds_of_each_risk() -> None:
+    drafts, scores, semantic, groups = steps(600)
+    judged = Judged(scores, semantic, groups, {}, {}, EXAMPLE, "paragraph", drafts)
+    found = calibrate_risk._thresholds(judged, 0.05)
+    for risk in calibrate_risk.RISKS:
+        both = certify_cascade(drafts, scores, semantic, groups, risk=risk, least=0.05)
+        assert found[f"threshold_{risk:g}"] == both.threshold
+        assert found[f"sure_{risk:g}"] == both.sure
+    assert len(found) == 2 * len(calibrate_risk.RISKS)
+    few = Judged(scores[:9], semantic[:9], groups[:9], {}, {}, EXAMPLE, "paragraph", drafts[:9])
+    assert set(calibrate_risk._thresholds(few, 0.05).values()) == {None}, "too few for any risk"
 
 
 def test_thresholds_come_from_the_calibration_that_is_named(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ Semantic-Aware Speculative Decoding" (SemanticSpec).
 | perceptron | {inputs:,} - {hidden} - 1, {activation}, loss {loss} |
 | data | {data} |
 | rows | {train_rows:,} to train on, {validation_rows:,} for validation, {test_rows:,} for the test; divided by problem |
-
+{drafted}
 ## Measured on held-out problems
 
 | | rows | R2 | Spearman | AUROC at 0.5 | ECE |
@@ -96,6 +96,7 @@ def card(name: str, config: Mapping[str, Any], states: bool = False) -> str:
         features=_features(config["features"]),
         data=_data(data),
         **{f"{part}_rows": count for part, count in training["rows"].items()},
+        drafted=_drafted(training.get("drafted")),
         table="\n".join(rows),
         judging=section(judging),
         states=STATES if states else "",
@@ -150,6 +151,17 @@ def _data(data: Mapping[str, Any]) -> str:
     return (
         f"{where}{chains}: {data['contexts']:,} contexts x {data['samples']} samples{drafted},"
         f" clustered by {data['cluster']}{trained}"
+    )
+
+
+def _drafted(counts: Mapping[str, Any] | None) -> str:
+    """Return the line about the drafted steps that a probe has learned from; older ones have not counted them."""
+    if counts is None:
+        return ""
+    share = counts["wrong"] / counts["steps"]
+    return (
+        f"| drafted steps | {counts['steps']:,} of the rows to train on can be judged, {share:.1%} of them are wrong;"
+        f" right is by {counts['truth']} |\n"
     )
 
 

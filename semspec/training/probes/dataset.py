@@ -146,8 +146,10 @@ class Rows:
         return values
 
 
-def split_chains(domains: Mapping[str, str], seed: int) -> dict[str, str]:
+def split_chains(domains: Mapping[str, str], seed: int, turn: int = 0) -> dict[str, str]:
     """Chain -> train, validation or test, alike in every domain (``domains``: chain -> domain).
+
+    In the turns 0 to ``len(PATTERN) - 1`` of a seed each chain is in the test once.
 
     Contexts of one chain share nearly all of their text, so that dividing rows, or contexts, would
     test on what was trained on. All rows of a problem are on one side.
@@ -160,12 +162,12 @@ def split_chains(domains: Mapping[str, str], seed: int) -> dict[str, str]:
     names = sorted(domains)
     random.Random(f"{seed} split").shuffle(names)
     names.sort(key=lambda name: domains[name])
-    return {name: PATTERN[number % len(PATTERN)] for number, name in enumerate(names)}
+    return {name: PATTERN[(number + turn) % len(PATTERN)] for number, name in enumerate(names)}
 
 
-def divided(rows: Rows, seed: int) -> dict[str, list[int]]:
+def divided(rows: Rows, seed: int, turn: int = 0) -> dict[str, list[int]]:
     """Return the rows of each part; all rows of a problem are on one side."""
-    sides = split_chains(dict(zip(rows.chains, rows.domains, strict=True)), seed)
+    sides = split_chains(dict(zip(rows.chains, rows.domains, strict=True)), seed, turn)
     parts = [sides[chain] for chain in rows.chains]
     check_split(rows.contexts, rows.chains, parts)
     return {part: [i for i, p in enumerate(parts) if p == part] for part in Parts}

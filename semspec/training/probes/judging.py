@@ -63,22 +63,42 @@ def held_out(
     score: np.ndarray, rows: Rows, test: Sequence[int], role: str, seed: int
 ) -> Figures | None:
     """Return the figures of a probe's test rows that its draft model wrote; None if nothing says which are right."""
-    index = np.array(test)
-    drafted = rows.own[index] == (role == "draft")
+    known = _known(rows, test, role)
+    if known is None:
+        return None
+    chosen, right, truth = known
+    index = np.array(test)[chosen]
+    figures = told_apart(score[chosen], right, [rows.chains[i] for i in index], seed)
+    return {"truth": truth, **figures, "lowest": metrics.auroc(rows.lowest[index], right)}
+
+
+def wrong_among(rows: Rows, training: Sequence[int], role: str) -> Figures | None:
+    """Return how many drafted steps a probe learns from, of those that can be judged, and how many are wrong."""
+    known = _known(rows, training, role)
+    if known is None:
+        return None
+    _, right, truth = known
+    return {"truth": truth, "steps": len(right), "wrong": int((right == 0).sum())}
+
+
+def _known(
+    rows: Rows, index: Sequence[int], role: str
+) -> tuple[np.ndarray, np.ndarray, str] | None:
+    """Return which of these rows are drafted steps that can be judged, whether each is right, and by what.
+
+    None if there are none, or nothing says which are right.
+    """
+    picked = np.array(index, dtype=int)
+    drafted = rows.own[picked] == (role == "draft")
     if rows.right is not None:
-        right, truth = rows.right[index], "oracle"
+        right, truth = rows.right[picked], "oracle"
     elif role == "target":
-        right = (rows.target.numpy()[index] >= ACCEPTABLE).astype(float)
+        right = (rows.target.numpy()[picked] >= ACCEPTABLE).astype(float)
         truth = f"semantic probability of at least {ACCEPTABLE:g}"
     else:  # what the draft says of its own steps is no truth
         return None
     chosen = np.flatnonzero(drafted & ~np.isnan(right))
-    if not len(chosen):
-        return None
-    groups = [rows.chains[i] for i in index[chosen]]
-    figures = told_apart(score[chosen], right[chosen], groups, seed)
-    lowest = metrics.auroc(rows.lowest[index[chosen]], right[chosen])
-    return {"truth": truth, **figures, "lowest": lowest}
+    return (chosen, right[chosen], truth) if len(chosen) else None
 
 
 def told_apart(

@@ -24,7 +24,7 @@ from semspec.training.probes.card import PLACED, card, plots, states_plot
 from semspec.training.probes.contexts import FILE as CHAINS
 from semspec.training.probes.contexts import Chain, provenance_of, read_chains
 from semspec.training.probes.dataset import Rows, divided
-from semspec.training.probes.judging import ACCEPTABLE, held_out, truths
+from semspec.training.probes.judging import ACCEPTABLE, held_out, truths, wrong_among
 from semspec.training.probes.sample import FOLDER
 from semspec.training.probes.semantic import cluster_samples, path_of, try_out
 from semspec.training.probes.semantic import options as cluster_options
@@ -114,7 +114,7 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
     made: Trained | None = None
     with steps.stage("training", config.epochs * len(CURVE)) as tell:
         for number, share in enumerate(CURVE):
-            chosen = _share(index["train"], rows.chains, share, config.train_seed)
+            chosen = share_of_chains(index["train"], rows.chains, share, config.train_seed)
             made = train(rows, chosen, index["validation"], config, lambda *_: tell.by(1))
             tell.to(config.epochs * (number + 1))
             score = predict(made, rows, index["test"])
@@ -139,6 +139,8 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
         judging = held_out(score, rows, index["test"], config.role, config.train_seed)
         measured |= {"judging": {"test": judging}} if judging else {}
     training = described(config, made, rows, index)
+    if not config.routes and (drafted_rows := wrong_among(rows, index["train"], config.role)):
+        training["drafted"] = drafted_rows
     about = _config(config, rows, model, training, measured)
     tensors = tensors_of(made, rows, score, index["test"])
     if config.routes:
@@ -177,7 +179,9 @@ def _guard(rows: Rows, seen: Sequence[int]) -> dict[str, float] | None:
     return {"lowest": float(np.quantile(lowest, GUARD)), "share": GUARD}
 
 
-def _share(rows: Sequence[int], chains: Sequence[str], share: float, seed: int) -> list[int]:
+def share_of_chains(
+    rows: Sequence[int], chains: Sequence[str], share: float, seed: int
+) -> list[int]:
     """Choose the rows of a share of the chains; a larger share holds the smaller ones."""
     names = sorted({chains[i] for i in rows})
     random.Random(f"{seed} curve").shuffle(names)
