@@ -5,7 +5,7 @@ of the calibration, with confidence 1 - delta over their draw. Learn-then-test (
 ``calibration.risk``, with the loss of Conformal Thinking: thresholds are tried from the strictest to the most
 lenient, each is certified by an exact binomial bound (Clopper-Pearson) over all problems, and the first that fails ends the
 sequence, so no correction for their number is due. The grid is fixed, whatever the scores are, and the loss need not grow
-along it. ``semspec.calibration.hopeless`` has the lower threshold, which shares the risk with this one.
+along it. ``semspec.decoding.hopeless`` has the lower threshold, which shares the risk with this one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from semspec import registry
-from semspec.calibration.hopeless import HEIGHTS, SHIFTS, Floor, Judge
 from semspec.calibration.risk import upper_bound
+from semspec.decoding.hopeless import HEIGHTS, SHIFTS, Floor, Judge
 from semspec.errors import UserError
 
 # strict to lenient: even steps of the log odds

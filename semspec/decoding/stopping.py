@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from semspec.calibration.hopeless import HOPELESS
 from semspec.decoding.booking import booked
+from semspec.decoding.hopeless import HOPELESS
 from semspec.models.text import CLOSE, OPEN, opening
 from semspec.protocols import Closing, Kit, Plan, Stopper, StopSession
 from semspec.types import Boundary, Context, Opinion, Outcome, Round

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from semspec.calibration.hopeless import HOPELESS
+from semspec.decoding.hopeless import HOPELESS
 from semspec.decoding.stopping import Thought
 from semspec.types import Outcome
 

@@ -12,8 +12,8 @@ from semspec import registry
 from semspec.artifacts import base
 from semspec.artifacts.binding import check_alike, check_shares
 from semspec.artifacts.stopping import StopCalibration
-from semspec.calibration.hopeless import HOPELESS, Judge
 from semspec.calibration.stopping import CertifiedStop, certify, described_stop
+from semspec.decoding.hopeless import HOPELESS, Judge
 from semspec.errors import UserError
 from semspec.models.text import CLOSE
 from semspec.protocols import Kit, Plan, Run, Source

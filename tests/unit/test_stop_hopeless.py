@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semspec.artifacts.stopping import StopCalibration
-from semspec.calibration.hopeless import HEIGHTS, HOPELESS, IN_A_ROW, SHIFTS, SOLVED, Floor, Judge
 from semspec.calibration.stopping import (
     LEVELS,
     Trial,
@@ -24,6 +23,7 @@ from semspec.calibration.stopping import (
     outcome,
 )
 from semspec.cli.calibrate_stop import measured, run
+from semspec.decoding.hopeless import HEIGHTS, HOPELESS, IN_A_ROW, SHIFTS, SOLVED, Floor, Judge
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE
 from semspec.protocols import Run
