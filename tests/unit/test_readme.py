@@ -143,7 +143,12 @@ PARSERS: Mapping[str, Callable[[Sequence[str]], object]] = {
     "convert_head": lambda arguments: read(convert_head.Options, arguments, "semspec.convert_head"),
     "convert_nli": lambda arguments: read(convert_nli.Options, arguments, "semspec.convert_nli"),
     "pull": lambda arguments: read(pull.Options, arguments, "semspec.pull"),
-    "report": lambda arguments: read(report.Options, arguments, "semspec.report"),
+    "report": lambda arguments: read(
+        report.Options,
+        # a folder may come without a name: which it has depends on what lies there
+        [one if "=" in one else f"run={one}" for one in arguments],
+        "semspec.report",
+    ),
 }
 
 
