@@ -246,9 +246,8 @@ def options(group: str) -> dict[str, str]:
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """Return the suggestion after an unknown word: '; did you mean ...?', or ';' if none is near."""
-    letters = sorted(
-        word
-    )  # 'prot' is nearer to 'port' than to 'prompt', which shares more with it in order
+    # 'prot' is nearer to 'port' than to 'prompt', which shares more with it in order
+    letters = sorted(word)
     near = [one for one in known if sorted(one) == letters]
     near = near or difflib.get_close_matches(word, known, n=1)
     return f"; did you mean '{near[0]}'?" if near else ";"

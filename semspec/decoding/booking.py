@@ -6,7 +6,7 @@ drafter's own work (``driver.Timed``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from semspec.decoding.plans import tapped
@@ -26,12 +26,15 @@ def book(query: Query, answer: Answer, done: Round) -> None:
         done.passes[query.model] = done.passes.get(query.model, 0) + max(1, len(answer.tokens))
 
 
-def booked(plan: Plan[T], done: Round) -> Plan[T]:
-    """Run a plan and book its answers in ``done``."""
+def booked(
+    plan: Plan[T], done: Round, also: Callable[[Query, Answer], object] = lambda query, answer: None
+) -> Plan[T]:
+    """Run a plan and book its answers in ``done``; ``also`` gets each of them."""
 
     def answered(queries: Sequence[Query], answers: Sequence[Answer]) -> None:
         for query, answer in zip(queries, answers, strict=True):
             book(query, answer, done)
+            also(query, answer)
 
     return tapped(plan, lambda queries: None, answered)
 
@@ -40,13 +43,11 @@ def drafted(plan: Plan[Draft], done: Round) -> Plan[Draft]:
     """Run a drafter's plan and book it in ``done``; store the total seconds in the draft."""
     part, passes = Round(), 0.0
 
-    def answered(queries: Sequence[Query], answers: Sequence[Answer]) -> None:
+    def count(query: Query, answer: Answer) -> None:
         nonlocal passes
-        for query, answer in zip(queries, answers, strict=True):
-            book(query, answer, part)
-            passes += answer.seconds if query.passes else 0.0
+        passes += answer.seconds if query.passes else 0.0
 
-    draft = yield from tapped(plan, lambda queries: None, answered)
+    draft = yield from booked(plan, part, count)
     # a draft made ahead is judged in a later round than the one in which it is booked
     draft.seconds = part.seconds["draft"] = draft.seconds + part.seconds.get("draft", 0.0)
     draft.passes = passes

@@ -181,9 +181,8 @@ class Economy:
 
     def _asking(self, units: float, kind: str) -> float:
         curve = self.costs.curve(self.who, kind, self.company)
-        if (
-            curve is None and not self.model
-        ):  # a tree's level and a chain's token stand in for each other
+        if curve is None and not self.model:
+            # a tree's level and a chain's token stand in for each other
             curve = self.costs.curve(self.who, ASK if kind == CHAIN else CHAIN, self.company)
         if curve is None and self.model:
             asked = "draft", WRITE

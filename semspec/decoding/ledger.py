@@ -85,9 +85,8 @@ class Ledger:
         experience = self.economy.experience
         if not experience.token:
             # behind the prompt, whose pass is no token's; a drafter that reads along has that pass for its own first draft
-            if (
-                self.copies and self.watches
-            ):  # to miss a row is dear: it comes where the drafter rests, or late
+            if self.copies and self.watches:
+                # to miss a row is dear: it comes where the drafter rests, or late
                 return ENOUGH if experience.old > STALE and self.rounds else 0
             return ENOUGH if self.rounds else int(not self.watches)
         rate = self.economy.rate

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 LAST = 1 << 18  # bytes of a log that are read
-NEAR_THE_END = (
-    100  # lines among which an error counts: a server may have worked for weeks behind earlier ones
-)
+# lines among which an error counts: a server may have worked for weeks behind earlier ones
+NEAR_THE_END = 100
 NO_TRITON = "No module named 'triton'"  # what an SGLang ends with where torch brought none
 _ERROR = re.compile(r"[\w.]*Error\b")  # a line that begins so is the last one of a traceback
 

@@ -39,6 +39,13 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Hub, and nothing of it in a cache."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     with hub_for(tmp_path, monkeypatch) as server:
         for name, folder in ((LARGE, TARGET), (SMALL, DRAFT)):
@@ -280,6 +287,7 @@ def test_a_training_s_plan_is_the_whole_road(
         ((24_576,), ("engine=sglang", "engine.target_url=http://127.0.0.1:9"), ""),
     ],
 )
+@pytest.mark.usefixtures("offline")
 def test_offline_a_plan_holds_published_sizes_against_the_machine(
     mebibytes: tuple[int, ...],
     options: tuple[str, ...],
@@ -288,8 +296,6 @@ def test_offline_a_plan_holds_published_sizes_against_the_machine(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     if mebibytes:
         nvidia_smi.install(tmp_path / "bin", monkeypatch, nvidia_smi.table(*mebibytes))
     shown = planned(capsys, "model=qwq32b", "engine=hf", *options)
@@ -304,6 +310,7 @@ def test_offline_a_plan_holds_published_sizes_against_the_machine(
         (3, "target 3 times 61 GiB of weights", "too little"),
     ],
 )
+@pytest.mark.usefixtures("offline")
 def test_offline_a_plan_counts_every_replica_of_the_target(
     replicas: int,
     target: str,
@@ -313,20 +320,17 @@ def test_offline_a_plan_counts_every_replica_of_the_target(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Two cards hold the pair as published, and not three targets."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     nvidia_smi.install(tmp_path / "bin", monkeypatch, nvidia_smi.table(81_559, 81_559))
     shown = planned(capsys, "model=qwq32b", "engine=sglang", f"engine.replicas={replicas}")
     memory = [line for line in shown.splitlines() if "GiB free" in line]
     assert target in shown and memory and memory[0].endswith(ends)
 
 
+@pytest.mark.usefixtures("offline")
 def test_offline_the_road_to_a_probe_of_the_papers_pair_is_planned_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither model is here, and nobody can be asked: sizes are those that are published."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     options = ["model=qwq32b", "draft=r1-1.5b", "source=hub", "data=simplescaling/s1K"]
     options += ["problems=1000", "contexts=2000", "keep=2", "plan=true"]

@@ -144,6 +144,10 @@ def thought(told: Told) -> int:
     return int(told["usage"]["completion_tokens_details"]["reasoning_tokens"])
 
 
+def thinks_less(told: Told, other: Told) -> bool:
+    return thought(told) < thought(other)
+
+
 FUNCTION = {"type": "function", "function": {"name": "f"}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
 GREEDY = {"temperature": 0}
@@ -211,7 +215,7 @@ TABLE = [
     honoured(
         "reasoning_effort",
         "low",
-        lambda told, other: thought(told) < thought(other),
+        thinks_less,
         (CHAT,),
         {"max_tokens": 160},
         max_tokens=160,
@@ -221,7 +225,7 @@ TABLE = [
     honoured(
         "thinking_token_budget",
         20,
-        lambda told, other: thought(told) < thought(other),
+        thinks_less,
         (CHAT,),
         {"max_tokens": 160},
         max_tokens=160,
@@ -276,7 +280,7 @@ TABLE = [
     honoured(
         "semspec.thinking_stop",
         "eat",
-        lambda told, other: thought(told) < thought(other),
+        thinks_less,
         (CHAT,),
         {"max_tokens": 400},
         max_tokens=400,

@@ -10,6 +10,17 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+# The end of a program with a ``port``: it answers every GET with 200, as a server that is there.
+HEALTHY = """
+import http.server
+class Healthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_): pass
+http.server.HTTPServer(("127.0.0.1", port), Healthy).serve_forever()
+"""
+
 
 def hear_interrupts() -> None:
     """For ``preexec_fn``: a test run in the background ignores SIGINT, and its children inherit that."""

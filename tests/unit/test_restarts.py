@@ -15,11 +15,11 @@ import pytest
 
 from semspec.engines import servers
 from semspec.engines.restarts import News, Restarts
-from tests.support.processes import left
+from tests.support.processes import HEALTHY, left
 
 # It answers if the file GOOD is there, else it ends at once; each start is a line in STARTS.
 PROGRAM = """
-import http.server, os, pathlib, sys, time
+import os, pathlib, sys, time
 port, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
 with (folder / "starts").open("a") as file:
     file.write(f"{os.getpid()}\\n")
@@ -27,12 +27,6 @@ if (folder / "slow").exists():
     time.sleep(600)
 if not (folder / "good").exists():
     sys.exit("Error: out of memory")
-class Healthy(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-    def log_message(self, *_): pass
-http.server.HTTPServer(("127.0.0.1", port), Healthy).serve_forever()
 """
 
 
@@ -41,7 +35,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
+        (folder / "program.py").write_text(PROGRAM + HEALTHY, encoding="utf-8")
         (folder / "good").touch()
         (self.port,) = servers.free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"

@@ -21,11 +21,11 @@ from semspec.models.location import ModelConfig
 from semspec.protocols import Need
 from tests.support import large_models, nvidia_smi
 from tests.support.pair import DRAFT, TARGET
-from tests.support.processes import hear_interrupts, left
+from tests.support.processes import HEALTHY, hear_interrupts, left
 
 # A server as SGLang's are: children of its own, one of them in another session; deaf to SIGTERM if so asked.
 SERVER = """
-import http.server, os, signal, subprocess, sys, time
+import os, signal, subprocess, sys, time
 port, pids, deaf = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "deaf"
 sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
 children = [subprocess.Popen(sleeps), subprocess.Popen(sleeps, start_new_session=True)]
@@ -34,12 +34,6 @@ if deaf:
 with open(pids + ".part", "w") as file:
     file.write(" ".join(str(one) for one in [os.getpid(), *(c.pid for c in children)]))
 os.rename(pids + ".part", pids)
-class Healthy(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-    def log_message(self, *_): pass
-http.server.HTTPServer(("127.0.0.1", port), Healthy).serve_forever()
 """
 # What starts it and is killed: it prints a line once the server answers.
 RUN = """
@@ -62,7 +56,7 @@ class Started:
     """A process with a server of its own, and the server's processes."""
 
     def __init__(self, folder: Path, kind: str = "") -> None:
-        (folder / "server.py").write_text(SERVER, encoding="utf-8")
+        (folder / "server.py").write_text(SERVER + HEALTHY, encoding="utf-8")
         (folder / "run.py").write_text(RUN, encoding="utf-8")
         (port,) = servers.free_ports(1)
         self.run = subprocess.Popen(
