@@ -25,8 +25,8 @@ class Opener:
         if self._known is not None:
             return LazySession(opening, *self._known)
         session = opening()
-        usual = DraftSessionBase.observe
-        if isinstance(session, DraftSessionBase) and type(session).observe is usual:
+        learning: object = type(session).observe
+        if learning is DraftSessionBase.observe:
             self._known = session.watches, session.recalls
         return session
 
