@@ -225,7 +225,7 @@ clean: ## Remove all environments (the matrix's, too), caches and builds; runs/ 
 help: ## What there is
 	@awk 'BEGIN { FS = ":.*## "; printf "usage: make \033[36mTARGET\033[0m [ARGS=\"...\"] [PYTHON=python3.12]\n" } \
 	  /^##@/ { printf "\n\033[1m%s\033[0m\n", substr($$0, 5) } \
-	  /^[a-z-]+:.*## / { printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST)) \
+	  /^[a-z0-9-]+:.*## / { printf "  \033[36m%-14s\033[0m %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST)) \
 	  | if [ -t 1 ] && [ -z "$${NO_COLOR:-}" ]; then cat; else sed 's/\x1b\[[0-9;]*m//g'; fi
 
 # ---- how they are made ------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from script_kit import parser
 from semspec.artifacts.probe import Probe
 from semspec.models.location import ModelConfig
 from semspec.probes.mlp import shapes
-from semspec.sglang_plugin.compat import Loaded, Piece
+from semspec.sglang_plugin.compat_reading import Loaded, Piece
 from semspec.sglang_plugin.probe import Options, Probes
 from semspec.sglang_plugin.protocol import Ask, pack, reply
 

@@ -7,7 +7,6 @@ for done in solver.solve(problems, "speculative"): ...
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -15,33 +14,27 @@ from itertools import count, islice
 from typing import Any
 
 from semspec import registry
-from semspec.choices.inside import asked_of, why_not
+from semspec.choices.inside import why_not
 from semspec.choices.survey import check_loaded, check_models, runs_of
 from semspec.config import check
 from semspec.decoding.costs import Costs, companies
 from semspec.decoding.pacing import Pacing
-from semspec.decoding.stopping import Stopping, behind, closed
+from semspec.decoding.stopping import Stopping, closed
 from semspec.decoding.sweep import of_draft, of_target
-from semspec.decoding.thinking import Thinking
-from semspec.decoding.writing import Pen
-from semspec.drafters import reference
 from semspec.drafters.opening import Opener
-from semspec.driver import Driver, Timed
+from semspec.driver import Driver
 from semspec.errors import UserError
-from semspec.loading.loaded import Loaded
-from semspec.loop import Speculation, decode_plainly, speculate
+from semspec.loading.sessions import Sessions
+from semspec.loop import decode_plainly, speculate
 from semspec.models.location import canonical_name
 from semspec.models.text import OPEN, opening
-from semspec.protocols import Bench, BenchmarkProblem, DraftSession, Kit, Plan, Rule
+from semspec.protocols import Bench, BenchmarkProblem, Plan, Rule
 from semspec.results import tables
 from semspec.results.records import Mode
 from semspec.results.stopped import thought
-from semspec.splitters.paragraph import ParagraphBoundary
-from semspec.splitters.token import TokenBoundary
 from semspec.stops.none import NoStop
-from semspec.types import Boundary, Context, Outcome, Role, Round
+from semspec.types import Context, Outcome, Role, Round
 
-LONGEST_STEP = 512  # tokens of a step where tokens are the unit
 LEAD = 16  # tokens of a prompt that are remembered before its answer: a match may begin there
 
 
@@ -57,7 +50,7 @@ class Solution:
     overhead: float  # share of the time that was spent outside model passes
 
 
-class Solver(Loaded):
+class Solver(Sessions):
     """Solves problems with the models of a configuration; ``Loaded`` says what it takes."""
 
     # ---- before the first problem ---------------------------------------------------------------
@@ -264,147 +257,6 @@ class Solver(Loaded):
         """Keep what was written behind a prompt, as ``remember`` does."""
         if self.earlier is not None:
             self.earlier.add(tenant, [*prompt[-LEAD:], *tokens])
-
-    # ---- what works on one problem --------------------------------------------------------------
-
-    def kit(self, problem_id: str, prompt: str, mode: Mode, who: str = "") -> Kit:
-        """Make the kit of a drafter or a rule for one problem.
-
-        The random numbers depend on nothing but the seed, the problem, the mode and who draws them: a drafter that
-        works ahead while the rule judges must not change what the rule draws.
-        """
-        config = self.config
-        return Kit(
-            prompt=prompt,
-            sampling=config.sampling,
-            boundary=lambda: self.splitter.open(self.text.piece, config.longest_unit),
-            stop_ids=self.stop_ids,
-            piece=self.text.piece,
-            decode=self.text.decode,
-            encode=self.text.encode,
-            aside=lambda question, prefill: self.text.aside(question, prefill)[1],
-            rng=random.Random(f"{config.seed} {problem_id} {mode} {who}".rstrip()),
-            evidence=self.rule.evidence(),
-            gate=self.rule.gate(),
-            salvage=config.salvage,
-            max_repeats=config.max_repeats if config.split != "token" else 0,
-            trees=self.rule.trees and config.split == "token",
-            layers=self.engines["target"].layers,
-        )
-
-    def speculation(
-        self,
-        context: Context,
-        problem_id: str,
-        prompt: str,
-        room: int,
-        rounds: list[Round],
-        references: Sequence[Sequence[int]] = (),
-        tenant: str = "",
-    ) -> Speculation:
-        """Return a problem that ``loop.speculate`` can solve.
-
-        ``references`` are texts that the answer may repeat; it may also repeat earlier answers to ``tenant``.
-        """
-        mode: Mode = "speculative"
-        config, kit = self.config, self.kit(problem_id, prompt, mode)
-        texts: dict[str, Any] = {
-            "references": references,
-            "earlier": self.earlier.of(tenant) if self.earlier else None,
-        }
-        length = self.draft_length
-
-        def opening() -> DraftSession:
-            drafting = replace(self.kit(problem_id, prompt, mode, "draft"), **texts)
-            drafter = self.drafter.open(drafting)
-            return reference.beside(drafter, drafting, self.draft_length) if refers else drafter
-
-        refers = self.beside and bool(references) and not self.drafter.refers
-        # drafts of a fixed length are made from the first round on
-        waits = bool(self.pacing.economies) and not refers
-        drafter = self.opener(opening) if waits else opening()
-        if refers:
-            length = max(length, reference.LONGEST) if config.split == "token" else length
-        pen = None if self.nested.plain else self._pen(problem_id, prompt, mode, texts)
-        thinking = Thinking(self.text.piece) if config.answer_by == "target" else None
-        if thinking is not None:
-            thinking.feed(context.output)
-        pair, cap = (self.drafter, self.rule), config.longest_unit
-        if config.split == "token":
-            chain = config.lengths["draft_length"]
-            pace = self.pacing.of_tokens(
-                "draft", pair, drafter, config.sampling, length, cap, chain
-            )
-        else:
-            pace = self.pacing.of_steps("draft", pair, length, cap)
-        return Speculation(
-            context,
-            kit,
-            room,
-            Timed(drafter, self.pacing.costs),
-            self.rule.open(kit),
-            pace,
-            pen=pen,
-            ahead=config.ahead,
-            thinking=thinking,
-            rounds=rounds,
-            inside=self._asked_inside(bool(references) and self.beside),
-        )
-
-    def _pen(self, problem_id: str, prompt: str, mode: Mode, texts: Mapping[str, Any]) -> Pen:
-        """Return what helps the target write its own units, token by token; ``texts``: what the drafter may copy from."""
-        config = self.config
-        kit = replace(
-            self.kit(problem_id, prompt, mode, "nested"),
-            **texts,
-            boundary=TokenBoundary,
-            evidence=self.nested_rule.evidence(),
-            gate=None,
-            salvage=False,
-            max_repeats=0,
-            trees=self.nested_rule.trees,
-        )
-        nested = self.nested.open(kit)
-        pair = self.nested, self.nested_rule
-        chain = config.lengths["nested_length"]
-        pace = self.pacing.of_tokens(
-            "nested", pair, nested, config.sampling, self.nested_length, chain=chain
-        )
-        return Pen(Timed(nested, self.pacing.costs), self.nested_rule.open(kit), pace)
-
-    def _asked_inside(self, references: bool) -> Mapping[str, Any] | None:
-        """Return what a request for a whole problem asks of the server; None if the loop runs here.
-
-        It runs here for a rule that only measures, for references, which the small model does not copy, and for a
-        stopper, which is asked between steps.
-        """
-        measures = type(self.rule) is not type(self.config.accept)
-        copies = references and self.drafts_here
-        if self.inside is None or measures or copies or not self.stop.plain:
-            return None
-        return asked_of(self.config, self.rule, self.inside)
-
-    # ---- the end of its thinking ----------------------------------------------------------------
-
-    def stopping(
-        self, problem_id: str, prompt: str, room: int, most: int | None = None
-    ) -> Stopping:
-        """Return what finds the end of a problem's thinking, which takes ``most`` tokens at most."""
-        kit = self.kit(problem_id, prompt, "speculative", "stop")
-        name = registry.name_of(self.config.stop)
-        most = self.room_to_think(room) if most is None else most
-        return Stopping.of(self.stop, name, kit, self.step_boundary, most)
-
-    def step_boundary(self) -> Boundary:
-        """Return what finds the ends of steps: the split's own units, or paragraphs if those are tokens."""
-        if self.config.split == "token":
-            return ParagraphBoundary(self.text.piece, LONGEST_STEP)
-        return self.splitter.open(self.text.piece, self.config.longest_unit)
-
-    def behind(self, context: Context, written: Sequence[int]) -> Context:
-        """Return a context for what follows another output to the same prompt, in the same session of the engines."""
-        self.rewind(context)
-        return behind(context, written)
 
     def thought(self, solution: Solution) -> int:
         """Count the tokens of a solution's thinking, without the words that a stopper has closed it in."""

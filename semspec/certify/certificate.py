@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from semspec.certify import greedy, sampled
-from semspec.certify.endpoints.base import Drafts, Reference, Writer
-from semspec.certify.laws import END, Tokens
+from semspec.certify.endpoints.base import Drafting, Drafts, Reference, Writer
+from semspec.certify.laws import END, Token, Tokens
 from semspec.certify.record import Record, tokens_of
 from semspec.certify.sampled import Ask, Test
 from semspec.report.progress import Steps
@@ -113,13 +113,8 @@ def _greedy(
                 (rival,) = tokens_of(
                     record.once(f"greedy {number} of the reference", lambda ask=ask: ask(other))  # type: ignore[misc]
                 )
-                tells = getattr(other, "logprobs", None)
-                logprobs = (
-                    None
-                    if tells is None
-                    else lambda prefix, also, tells=tells: tells([prefix], [also])[0]
-                )
-                found = greedy.beside(number, prefix, text, rival, logprobs, tie)
+                tells = _logprobs_of(other) if isinstance(other, Reference) else None
+                found = greedy.beside(number, prefix, text, rival, tells, tie)
             result.compared.append(found)
             stage.by(1)
     if any(len(prefix) > 0 and one.tokens < length for prefix, one in zip(prefixes, result.compared, strict=True)):  # fmt: skip
@@ -127,6 +122,11 @@ def _greedy(
             "some texts ended, or parted from the reference's, before the length asked for"
         )
     return result
+
+
+def _logprobs_of(reference: Reference) -> Callable[[Tokens, Token], Mapping[Token, float]]:
+    """Return what tells the log-probabilities after one prefix."""
+    return lambda prefix, also: reference.logprobs([prefix], [also])[0]
 
 
 def _sampled(
@@ -147,7 +147,7 @@ def _sampled(
         counted = sampled.AgainstSample(prefixes, ask)
     asking = sampled.rounds_of(writer, prefixes, ask, other if reference is None else None)
 
-    drafts: Callable[[], Drafts] | None = getattr(writer, "drafts", None)
+    drafts = writer.drafts if isinstance(writer, Drafting) else None
     if drafts is not None:
         drafts()  # those of the greedy texts
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from omegaconf import BooleanNode, OmegaConf
+from omegaconf.errors import ValidationError
+
 from semspec.config import GROUPS, parse
 from semspec.deferred import hydra
 from semspec.errors import UserError
@@ -71,8 +74,11 @@ def given_options(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def is_yes(value: str) -> bool:
-    """Return whether the value of a switch on the command line turns it on."""
-    return value.lower() in ("true", "yes", "on", "1")
+    """Return whether the value of a switch on the command line turns it on, as Hydra reads it."""
+    try:
+        return bool(OmegaConf.create({"switch": BooleanNode(value)}).switch)
+    except ValidationError:  # several values, or none that a switch takes: refused later
+        return False
 
 
 def _parsed(name: str, given: Mapping[str, str]) -> Any:

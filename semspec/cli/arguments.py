@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import fields
@@ -19,6 +20,12 @@ from semspec.errors import UserError
 FLAGS_WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--info", "-i"}
 FLAGS = FLAGS_WITH_VALUE | {"-m", "--multirun", "-r", "--run", "--resolve", "--hydra-help", "-sc", "--shell-completion",
     "-cp", "--config-path", "-cn", "--config-name", "--experimental-rerun"}  # fmt: skip
+DASHED = ("--help", "--version", "--multirun")  # what is written with dashes
+KINDS = {  # what OmegaConf says of a value that an option cannot have, and what it can
+    "could not be converted to Integer": "give a whole number",
+    "could not be converted to Float": "give a number",
+    "is not a valid bool": "give true or false",
+}
 # whose options may be given without the plugin's group; nested drafts have drafters and rules of their own
 WITHOUT_GROUP = ("draft", "accept", "stop", "engine", "benchmark")
 
@@ -32,15 +39,19 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             flags.append(argument)
         elif argument.startswith("-"):
             if argument.partition("=")[0] not in FLAGS:
-                plain = argument.lstrip("-").partition("=")[0] or "name"
-                raise UserError(
-                    f"'{argument}' is not an option: options are written without dashes, {plain}=VALUE; "
-                    "--help lists all"
-                )
+                raise UserError(_with_dashes(argument))
             flags.append(argument)
         else:
             overrides.append(argument)
     return flags, overrides
+
+
+def _with_dashes(argument: str) -> str:
+    """Explain an argument with dashes that no command knows."""
+    if near := difflib.get_close_matches(argument, DASHED, n=1, cutoff=0.8):
+        return f"'{argument}' is not an option; did you mean '{near[0]}'?"
+    plain = argument.lstrip("-").partition("=")[0] or "name"
+    return f"'{argument}' is not an option: options are written without dashes, {plain}=VALUE; --help lists all"
 
 
 def check_arguments(
@@ -115,7 +126,8 @@ def _explain(error: Exception, job: Sequence[str], command: str, own: Collection
             return _unknown(key, [*keys, *own], command)
     message = one_line(error)
     culprit = next((a for a in job if f"'{a.partition('=')[2]}'" in message), None)
-    return f"{culprit}: {message}" if culprit else message
+    wanted = next((kind for words, kind in KINDS.items() if words in message), message)
+    return f"{culprit}: {wanted}" if culprit else message
 
 
 def _unknown(key: str, known: Sequence[str], command: str) -> str:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError, describe_error
+from semspec.in_turn import Arm
 from semspec.jobs.job import Job, resolve, say
 from semspec.report.terminal import Screen
 from semspec.results.records import now
-from semspec.runner import Arm, execute_arms
+from semspec.runner import execute_arms
 from semspec.solver import Solution, Solver
 from semspec.storage.screen import complain
 from semspec.training.calibration.audit import audited

@@ -207,18 +207,19 @@ def _sides(
     writer: Writer
     own: Reference
     ends: frozenset[Token] = frozenset()
+    by_text = False
     if given.path:
         writer, own = _local(given, seed)
     else:
         server = connect(
             given.url, given.model, given.tokenizer or _folder(given.reference), **options
         )
-        writer, own, ends = server, server, getattr(server, "ends", ends)
+        writer, own, ends, by_text = server, server, server.ends, server.kind == "openai"
     held.callback(writer.close)
     if not given.reference:
         return writer, own, None
     if not is_url(given.reference):
-        if getattr(writer, "kind", "") == "openai":
+        if by_text:
             raise UserError(
                 f"{without_passwords(given.url)} knows texts only, and a folder's forward pass knows tokens:"
                 " give kind=vllm if it takes and returns token ids, or a server as reference="

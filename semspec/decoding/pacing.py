@@ -68,7 +68,7 @@ class Pacing:
             return Steady(longest, cap)
         drafter, rule = pair
         economy, both = economy.opened(), {"watches": bool(session.watches), "exact": rule.lossless}
-        both["recalls"] = bool(getattr(session, "recalls", True))
+        both["recalls"] = session.recalls
         copies = self.economies.get(who + SUFFIX)
         if drafter.beside is None or not isinstance(copies, Lookups):
             own = _own(drafter, sampling, longest, chain)

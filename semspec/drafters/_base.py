@@ -126,7 +126,6 @@ class DraftSessionBase:
     """A session that watches nothing and learns nothing."""
 
     watches: tuple[Read, ...] = ()
-    # where it watches: before it drafts it asks for the rows of all that it has missed; False: for the newest row alone
     recalls: bool = True
 
     def see(self, seen: Seen) -> None:

@@ -15,10 +15,38 @@ from semspec.drafters._memory import RememberingSession
 from semspec.drafters.eagle3 import Eagle3Session
 from semspec.protocols import DraftSession, Kit, Plan
 from semspec.splitters.token import TokenBoundary
-from semspec.types import Context, Draft, Read, Room, Round, Seen
+from semspec.types import Context, Draft, Room, Round, Seen
 
 
-class FirstSession(DraftSessionBase):
+class SeveralSessions(DraftSessionBase):
+    """Sessions that see the same rows; what they have missed is asked for once, for all of them."""
+
+    def __init__(self, sessions: Iterable[DraftSession], kit: Kit) -> None:
+        self.sessions, self.kit = list(sessions), kit
+        # what any of them watches, each once
+        self.watches = tuple(dict.fromkeys(read for one in self.sessions for read in one.watches))
+        self.recalls = any(one.recalls for one in self.sessions if one.watches)
+
+    def see(self, seen: Seen) -> None:
+        for session in self.sessions:
+            session.see(seen)
+
+    def catch_up(self, context: Context) -> Plan[None]:
+        """Ask one question for all sessions: the prompt is read once."""
+        known = [count for one in self.sessions if (count := _known(one)) is not None]
+        start = min(known, default=len(context))
+        if start < len(context) - 1:
+            self.see((yield from rows_of(context, self.kit, self.watches, start, -1)))
+
+
+def _known(session: DraftSession) -> int | None:
+    """Count the positions whose rows a session has kept; None: it keeps none."""
+    if isinstance(session, RememberingSession):
+        return session.memory.known
+    return session.known if isinstance(session, Eagle3Session) else None
+
+
+class FirstSession(SeveralSessions):
     """The first of some copying drafters that finds something, or else the other one.
 
     ``length``: tokens that the other one drafts at a time, where tokens are the unit, unless ``Room.turns`` says who
@@ -28,14 +56,9 @@ class FirstSession(DraftSessionBase):
     def __init__(
         self, copying: Sequence[DraftSession], other: DraftSession, kit: Kit, length: int
     ) -> None:
-        self.copying, self.other, self.kit, self.length = copying, other, kit, length
-        self.sessions = [*copying, other]
-        self.watches = all_watches(self.sessions)
+        super().__init__([*copying, other], kit)
+        self.copying, self.other, self.length = copying, other, length
         self._by_token = isinstance(kit.boundary(), TokenBoundary)
-
-    def see(self, seen: Seen) -> None:
-        for session in self.sessions:
-            session.see(seen)
 
     def observe(self, context: Context, done: Round) -> None:
         for session in self.sessions:
@@ -43,7 +66,7 @@ class FirstSession(DraftSessionBase):
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         if room.turns is None:
-            yield from catch_up(self, context, self.kit)
+            yield from self.catch_up(context)
         found = Draft(found="none")
         for session in () if room.tail else self.copying:  # they copy after the context alone
             found = yield from session.draft(context, room)
@@ -53,30 +76,10 @@ class FirstSession(DraftSessionBase):
             own = room.turns.model(found, room)
             if own is None:
                 return found
-            yield from catch_up(self, context, self.kit)
+            yield from self.catch_up(context)
             return (yield from self.other.draft(context, own))
         if found.tokens:
             return found
         if self._by_token:
             room = replace(room, units=min(room.units, self.length))
         return (yield from self.other.draft(context, room))
-
-
-def all_watches(sessions: Iterable[DraftSession]) -> tuple[Read, ...]:
-    """Return what any of the sessions watches, each once."""
-    return tuple(dict.fromkeys(read for session in sessions for read in session.watches))
-
-
-def catch_up(whole: DraftSession, context: Context, kit: Kit) -> Plan[None]:
-    """Ask one question for all of a session's ``sessions``: the prompt is read once."""
-    known = [_known(session) for session in getattr(whole, "sessions", ())]
-    start = min((count for count in known if count is not None), default=len(context))
-    if start < len(context) - 1:
-        whole.see((yield from rows_of(context, kit, whole.watches, start, -1)))
-
-
-def _known(session: DraftSession) -> int | None:
-    """Count the positions whose rows a session has kept; None: it keeps none."""
-    if isinstance(session, RememberingSession):
-        return session.memory.known
-    return session.known if isinstance(session, Eagle3Session) else None

@@ -13,13 +13,13 @@ from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.artifacts.eagle3_head import Eagle3Head
 from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.decoding.witness import followed
-from semspec.drafters._base import DrafterBase, DraftSessionBase
-from semspec.drafters._first import FirstSession, all_watches, catch_up
+from semspec.drafters._base import DrafterBase
+from semspec.drafters._first import FirstSession, SeveralSessions
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
 from semspec.protocols import Drafter, DraftSession, Kit, Plan, Run, Source
 from semspec.registry import register
-from semspec.types import PROBS, Context, Draft, Role, Room, Sampling, Seen, What
+from semspec.types import PROBS, Context, Draft, Role, Room, Sampling, What
 
 PRIOR = 1.0  # tokens that a draft nothing is known about is expected to gain: so each is tried
 KEEP = 0.95  # of what was measured before, at each new measurement
@@ -218,31 +218,25 @@ class Worth:
         self.drafts = KEEP * self.drafts + 1
 
 
-class HybridSession(DraftSessionBase):
+class HybridSession(SeveralSessions):
     """Every source drafts; after the round each is held against what came, chosen or not.
 
     What came is known as far as the round went: a draft that would have gone on counts as short.
     """
 
     def __init__(self, sources: dict[str, DraftSession], kit: Kit) -> None:
-        self.sources, self.kit = sources, kit
-        self.sessions = list(sources.values())
-        self.watches = all_watches(self.sessions)
-        self.recalls = any(getattr(one, "recalls", True) for one in self.sessions if one.watches)
+        super().__init__(sources.values(), kit)
+        self.sources = sources
         self.worth: dict[tuple[str, str, int], Worth] = {}  # by source, find and grade
         self._drafts: dict[str, Draft] = {}
         self._drafted_at = 0
-
-    def see(self, seen: Seen) -> None:
-        for session in self.sessions:
-            session.see(seen)
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         came = context.tokens[self._drafted_at :]
         for name, draft in self._drafts.items():
             self._kind(name, draft).add(len(followed(draft, came)))
         self._drafts, self._drafted_at = {}, len(context)
-        yield from catch_up(self, context, self.kit)
+        yield from self.catch_up(context)
         best, most = Draft(found="none"), 0.0
         for name, session in self.sources.items():
             draft = yield from session.draft(context, room)

@@ -25,8 +25,9 @@ class Opener:
         if self._known is not None:
             return LazySession(opening, *self._known)
         session = opening()
-        if getattr(type(session), "observe", None) is DraftSessionBase.observe:
-            self._known = session.watches, getattr(session, "recalls", True)
+        learning: object = type(session).observe
+        if learning is DraftSessionBase.observe:
+            self._known = session.watches, session.recalls
         return session
 
 

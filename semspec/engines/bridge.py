@@ -37,7 +37,7 @@ from typing import Any
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.text import Text
-from semspec.protocols import Concurrent, Engine
+from semspec.protocols import Concurrent, Engine, OnServers
 from semspec.types import Answer, Boundary, Context, Generate, Query, Read, Stops, What, stops_of
 
 NONE = -1  # in ``Bridge.to_target``: no counterpart
@@ -185,12 +185,12 @@ class BridgedEngine:
     @property
     def away(self) -> int:
         """Servers of the engine that are lost; 0 for one without servers."""
-        return int(getattr(self.engine, "away", 0))
+        return self.engine.away if isinstance(self.engine, OnServers) else 0
 
     @property
     def ended(self) -> bool:
         """True while all servers of the engine have ended that this process has started; see there."""
-        return bool(getattr(self.engine, "ended", False))
+        return isinstance(self.engine, OnServers) and self.engine.ended
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         answers = self.engine.answer([self._inward(q) for q in queries])

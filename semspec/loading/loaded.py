@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 from semspec import registry
 from semspec.choices.inside import choose
@@ -21,7 +21,7 @@ from semspec.errors import UserError
 from semspec.models import hub
 from semspec.models.location import ModelFacts
 from semspec.models.text import Text
-from semspec.protocols import Engine, Need, Splitter, Stopper
+from semspec.protocols import Engine, Need, OnServers, Splitter, Stopper
 from semspec.results import tables
 from semspec.results.identity import identities
 from semspec.types import Context, Role
@@ -160,15 +160,16 @@ class Loaded:
     def _load(self, role: Role) -> Engine:
         folder, text = self._survey.folders.light[role], self._survey.texts[role]
         engine = self._shared.load(self.config.engine, folder, role, self.probes.get(role, ()))
-        if served := getattr(engine, "served", None):  # of engines over servers
-            self.served[f"{role}'s server"] = served
+        if isinstance(engine, OnServers) and engine.served:
+            self.served[f"{role}'s server"] = engine.served
         # a tokenizer may name an end that the weights' files do not
         engine.stop_ids |= text.stop_ids
         return engine
 
     def _choose_inside(self) -> None:
         """Find out whether the target's engine runs the loop by itself; raise UserError if it was asked to and cannot."""
-        there: Mapping[str, Any] | None = getattr(self.engines["target"], "inside", None)
+        target = self.engines["target"]
+        there = target.inside if isinstance(target, OnServers) else None
         chosen, line = choose(self.config, there, self._sources)
         self.inside = there if chosen else None
         if self.inside is not None:

@@ -77,6 +77,8 @@ class DraftSession(Protocol):
     """A drafter at work on one problem."""
 
     watches: tuple[Read, ...]  # per-row reads that ride on every pass of the target
+    # of what it watches and has missed, before a draft: it asks for all rows; False: for the newest one alone
+    recalls: bool
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         """Propose at most ``room.tokens`` tokens; an empty draft leaves the round to the target."""

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 from semspec.models.location import ModelConfig
 from semspec.protocols.plugin import Plugin
@@ -145,6 +145,31 @@ class Watched(Protocol):
         The result is "there" if one answers, "away" if none does, "over" if none is going to: this process has started
         them, and they have ended.
         """
+        ...
+
+
+@runtime_checkable
+class OnServers(Protocol):
+    """An engine whose model runs on servers, and what is known of these."""
+
+    @property
+    def served(self) -> str:
+        """Return the models that the servers report; "" if that is not checked, or known from their files."""
+        ...
+
+    @property
+    def inside(self) -> Mapping[str, Any] | None:
+        """Return what the servers say of the loop that they run inside; None: they run none."""
+        ...
+
+    @property
+    def away(self) -> int:
+        """Count the servers that were lost and have not answered since."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """True while every server is one that this process has started, and has ended."""
         ...
 
 

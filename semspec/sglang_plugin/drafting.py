@@ -23,6 +23,7 @@ from semspec.sglang_plugin import compat_worker, model_drafts
 from semspec.sglang_plugin.answers import Rows, without_missing_reads
 from semspec.sglang_plugin.compat import Hook
 from semspec.sglang_plugin.drafts import Drafts
+from semspec.sglang_plugin.part import Part
 from semspec.sglang_plugin.payoff import Payoff
 from semspec.sglang_plugin.settings import build
 from semspec.splitters.token import TokenBoundary
@@ -63,6 +64,9 @@ def prepare(options: Options) -> None:
 def hooks(options: Options) -> list[Hook]:
     """Return the hook for what SGLang takes out of a batch, in a process that may run a model."""
     return [Hook(compat.RETRACTED, compat.take_back, "AFTER")]
+
+
+PART = Part(Options, hooks, prepare=prepare)
 
 
 def _drafts(drafter: Any, runner: Any, n: int, adaptive: bool) -> Drafts:

@@ -22,7 +22,9 @@ from semspec.decoding.pooling import Pool
 from semspec.errors import UserError
 from semspec.models.location import read_facts
 from semspec.models.text import Text
-from semspec.sglang_plugin import compat
+from semspec.sglang_plugin import compat_reading
+from semspec.sglang_plugin.compat import Hook
+from semspec.sglang_plugin.part import Part
 from semspec.sglang_plugin.protocol import KEY, SCORE, Ask, pack
 
 UNFINISHED = 64  # requests with partly read prompts: SGLang has one, any others were aborted
@@ -42,8 +44,11 @@ class Options:
             object.__setattr__(self, "artifacts", (self.artifacts,))
 
 
-def hooks(options: Options) -> list[compat.Hook]:
-    return compat.Reading(Probes(options), KEY).hooks()
+def hooks(options: Options) -> list[Hook]:
+    return compat_reading.Reading(Probes(options), KEY).hooks()
+
+
+PART = Part(Options, hooks)
 
 
 class Probes:
@@ -57,10 +62,10 @@ class Probes:
             if not probe.features.pooling:
                 raise UserError(f"probe {name} reads no states: it needs no place in a server")
             self.probes[probe.digest] = probe
-        self.model: compat.Loaded | None = None
+        self.model: compat_reading.Loaded | None = None
         self.begun: OrderedDict[str, Reader] = OrderedDict()
 
-    def loaded(self, model: compat.Loaded) -> None:
+    def loaded(self, model: compat_reading.Loaded) -> None:
         """Raise UserError for probes of another model. Only the first rank hashes the weights."""
         self.model = model
         if not self.probes or (torch.distributed.is_initialized() and torch.distributed.get_rank()):
@@ -81,7 +86,9 @@ class Probes:
         probe = self.probes.get(ask.probe)
         return max(ask.spans[0][0] - (probe is not None and probe.features.logprobs), 0)
 
-    def begin(self, requests: int, rows: int, pieces: Sequence[compat.Piece]) -> Pass | None:
+    def begin(
+        self, requests: int, rows: int, pieces: Sequence[compat_reading.Piece]
+    ) -> Pass | None:
         readers: dict[int, Reading] = {}
         for piece in pieces:
             try:
@@ -99,7 +106,7 @@ class Probes:
                 readers[piece.index] = (piece, trouble)
         return Pass(self, requests, rows, readers) if readers else None
 
-    def verifying(self, loops: Sequence[Any], nodes: int) -> compat.Pass | None:
+    def verifying(self, loops: Sequence[Any], nodes: int) -> compat_reading.Pass | None:
         """Let loops read states in the pass over their drafts."""
         assert self.model is not None
         top, width, device = self.model.layers, self.model.width, self.model.device
@@ -108,7 +115,7 @@ class Probes:
             loop.open_pools(top, width, device)
         return Verifying(reading, len(loops), nodes) if reading else None
 
-    def _room(self, pieces: Sequence[compat.Piece], readers: Mapping[int, Reading]) -> int:
+    def _room(self, pieces: Sequence[compat_reading.Piece], readers: Mapping[int, Reading]) -> int:
         """Return how many more numbers a pass may hold, after dropping aborted requests if needed."""
         running = {piece.request for piece in pieces}
         held = sum(r.held for _, r in readers.values() if isinstance(r, Reader))
@@ -119,7 +126,7 @@ class Probes:
             del self.begun[name], stale[name]
         return MOST_HELD - held - sum(stale.values())
 
-    def _reader(self, ask: Ask, piece: compat.Piece) -> Reader:
+    def _reader(self, ask: Ask, piece: compat_reading.Piece) -> Reader:
         begun = self.begun.get(piece.request)
         if begun is not None and begun.ask == ask and begun.upto == piece.start:
             return begun
@@ -149,7 +156,7 @@ class Probes:
 class Reader:
     """The reads of one request, over all its chunks."""
 
-    def __init__(self, ask: Ask, probe: Probe | None, model: compat.Loaded) -> None:
+    def __init__(self, ask: Ask, probe: Probe | None, model: compat_reading.Loaded) -> None:
         self.ask, self.probe, self.upto = ask, probe, 0
         reductions = probe.features.pooling if probe is not None else ask.reduce
         chosen = probe.features.layers if probe is not None else ask.layers
@@ -183,7 +190,7 @@ class Reader:
         for pool in self.pools:
             pool.states((layer,), x[None], start)
 
-    def followed(self, piece: compat.Piece) -> list[tuple[int, int]]:
+    def followed(self, piece: compat_reading.Piece) -> list[tuple[int, int]]:
         """Return (row of the pass, token) for the spans' tokens whose log-probabilities it predicts."""
         row = piece.row - piece.start - 1  # the row that predicts position 0, were it in this pass
         return [
@@ -211,7 +218,7 @@ class Reader:
         return {"scores": self.probe.finish(parts[0], steps).tolist()}
 
 
-Reading = tuple[compat.Piece, Reader | str]  # a string is the reason why it cannot be read
+Reading = tuple[compat_reading.Piece, Reader | str]  # a string is the reason why it cannot be read
 
 
 @dataclass
@@ -226,7 +233,9 @@ class Pass:
     followed: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reading: list[tuple[compat.Piece, Reader]] = []  # of pieces with tokens of the spans
+        self.reading: list[
+            tuple[compat_reading.Piece, Reader]
+        ] = []  # of pieces with tokens of the spans
         self.slices: dict[int, slice] = {}  # by request: its part of ``followed``
         self.followed = []
         for index, (piece, reader) in self.readers.items():

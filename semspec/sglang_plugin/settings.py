@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -67,10 +67,14 @@ def read(
     return parts
 
 
-def build(options: type[T], given: Mapping[str, Any], part: str) -> T:
-    """Build a part's options from JSON, lists as tuples; raise UserError for unknown ones."""
-    names: Callable[[], list[str]] | None = getattr(options, "option_names", None)
-    known = names() if names is not None else [f.name for f in fields(options)]  # type: ignore[arg-type]
+def build(
+    options: type[T], given: Mapping[str, Any], part: str, names: Sequence[str] | None = None
+) -> T:
+    """Build a part's options from JSON, lists as tuples; raise UserError for unknown ones.
+
+    ``names``: of the options, where they are not the fields of a dataclass.
+    """
+    known = [f.name for f in fields(options)] if names is None else names  # type: ignore[arg-type]
     if unknown := ", ".join(name for name in given if name not in known):
         raise UserError(f"{VARIABLE}: {part} has no option {unknown}: there are {', '.join(known)}")
     try:

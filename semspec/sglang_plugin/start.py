@@ -8,6 +8,7 @@ from typing import Any
 
 from semspec.errors import UserError
 from semspec.sglang_plugin import compat, protocol, settings
+from semspec.sglang_plugin.part import Part
 
 
 def start(parts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -19,16 +20,15 @@ def start(parts: Mapping[str, Mapping[str, Any]]) -> None:
         hooks.append(compat.Hook(compat.CHECKED, compat.checking(protocol.check), "AFTER"))
     for name, given in parts.items():
         try:
-            part: Any = importlib.import_module(f"semspec.sglang_plugin.{name}")
+            part: Part[Any] = importlib.import_module(f"semspec.sglang_plugin.{name}").PART
         except ModuleNotFoundError as error:
             if error.name != f"semspec.sglang_plugin.{name}":
                 raise
             raise UserError(f"this semspec has no part '{name}' for SGLang: update it") from error
-        options = settings.build(part.Options, given, name)
-        if hasattr(part, "prepare"):
-            part.prepare(options)
-        if hasattr(part, "everywhere"):
-            hooks += part.everywhere(options)
-        if compat.runs_models() and hasattr(part, "hooks"):
+        names = part.option_names and part.option_names()
+        options = settings.build(part.options, given, name, names)
+        part.prepare(options)
+        hooks += part.everywhere(options)
+        if compat.runs_models():
             hooks += part.hooks(options)
     compat.apply(hooks)

@@ -18,6 +18,7 @@ import torch
 
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.compat import Hook
+from semspec.sglang_plugin.part import Part
 from semspec.storage.screen import last_line
 
 KEY = "semspec_seconds"  # of /server_info
@@ -83,3 +84,6 @@ def _loaded(result: Any, runner: Any, *_: Any, **__: Any) -> None:
 
 def hooks(options: Options) -> list[Hook]:
     return [Hook(compat.LOADED, _loaded, "AFTER"), Hook(compat.ASKED, CLOCK.tell, "AFTER")]
+
+
+PART = Part(Options, hooks)

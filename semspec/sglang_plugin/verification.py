@@ -32,6 +32,7 @@ from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.bound import ModelBound, Source
 from semspec.sglang_plugin.compat import CHECKED, KEPT, Hook, by_pass
 from semspec.sglang_plugin.handed import HandedLoops
+from semspec.sglang_plugin.part import Part
 from semspec.sglang_plugin.protocol import (
     KEY,
     PASSES,
@@ -403,3 +404,8 @@ def hooks(options: Options) -> list[Hook]:
         Hook(KEPT, by_pass(ROUNDS, lambda: rules.loops_here), "AFTER"),
         Hook(compat.ASKED, rules.describe, "AFTER"),
     ]
+
+
+PART = Part(
+    Options, hooks, everywhere=everywhere, prepare=prepare, option_names=Options.option_names
+)

@@ -9,6 +9,7 @@ from typing import Any
 
 from semspec.storage.files import dumps
 
+PLUGINS = "plugins."  # the names of the plugins in a run's configuration (``config.recorded``)
 LATER: Mapping[str, Any] = {
     "costs": "",
     "min_p": 0.0,
@@ -69,7 +70,13 @@ def difference(
     every = sorted({key for side in sides for key in side})
     old, new = ({k: _told(side, k) for k in every} for side in sides)
     keys = [key for key in every if old[key] != new[key]]
-    changed = [f"{k} was {_short(old[k])}, is {_short(new[k])}" for k in keys[:3]]
+    # another plugin has other options: its name says it
+    groups = [key.removeprefix(PLUGINS) for key in keys if key.startswith(PLUGINS)]
+    keys = [key for key in keys if key.partition(".")[0] not in groups]
+    keys.sort(key=lambda key: not key.startswith(PLUGINS))
+    changed = [
+        f"{k.removeprefix(PLUGINS)} was {_short(old[k])}, is {_short(new[k])}" for k in keys[:3]
+    ]
     more = [f"and {len(keys) - 3} more"] if len(keys) > 3 else []
     return "; ".join(changed + more) or None
 

@@ -46,7 +46,7 @@ class Watched:
 
     def __init__(self, session: Any, seen: list[Any]) -> None:
         self.session, self.seen = session, seen
-        self.watches = getattr(session, "watches", ())
+        self.watches, self.recalls = getattr(session, "watches", ()), True
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         return watched(self.session.draft(context, room), self.seen)

@@ -10,9 +10,10 @@ import pytest
 
 from semspec.config import recorded
 from semspec.errors import UserError
+from semspec.in_turn import Arm
 from semspec.report.terminal import Screen
 from semspec.results.records import OpenRun, RunFolder
-from semspec.runner import Arm, execute, execute_arms
+from semspec.runner import execute, execute_arms
 from tests.support.pair import configuration
 from tests.unit.test_arms import written
 

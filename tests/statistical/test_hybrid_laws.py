@@ -127,7 +127,7 @@ class Wrong:
         peeks = self.peeks
 
         class Session:
-            watches = ()
+            watches, recalls = (), True
 
             def see(self, seen: Any) -> None: ...
 

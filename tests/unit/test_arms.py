@@ -13,12 +13,13 @@ import pytest
 from semspec import runner
 from semspec.cli import arms as arm_jobs
 from semspec.errors import UserError
+from semspec.in_turn import Arm
 from semspec.jobs import sweep
 from semspec.jobs.job import ARM, Job, left_out, state_of
 from semspec.protocols import BenchmarkProblem
 from semspec.report.terminal import Screen
 from semspec.results.records import Mode, OpenRun, RunFolder
-from semspec.runner import Arm, execute, execute_arms
+from semspec.runner import execute, execute_arms
 from semspec.solver import Solution, Solver
 from tests.support.pair import configuration
 
@@ -216,7 +217,8 @@ def test_every_arm_records_the_identity_of_what_the_engines_they_share_hold(
 
     def load(self: Any, engine: Any, folder: Path, role: Any, probes: Any) -> Any:
         found = real(self, engine, folder, role, probes)
-        found.served = f"the {role} of a server"  # type: ignore[attr-defined]
+        found.served, found.inside = f"the {role} of a server", None  # type: ignore[attr-defined]
+        found.away, found.ended = 0, False  # type: ignore[attr-defined]
         return found
 
     with monkeypatch.context() as serving:

@@ -66,10 +66,31 @@ def test_a_mistyped_option_of_the_chosen_rule_names_the_nearest_without_its_grou
         check_arguments(["accept=logprob", "treshold=-3"])
 
 
-@pytest.mark.parametrize("flag", ["--problems=4", "--problems", "-problems", "--hlp", "--"])
+@pytest.mark.parametrize("flag", ["--problems=4", "--problems", "-problems", "--"])
 def test_an_option_with_dashes_is_told_how_options_are_written(flag: str) -> None:
     with pytest.raises(UserError, match=r"options are written without dashes, [a-z]+=VALUE"):
         split_arguments([flag])
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"), [("--hlp", "--help"), ("--hlep", "--help"), ("--multirn", "--multirun")]
+)
+def test_a_mistyped_flag_is_told_the_one_that_was_meant(flag: str, meant: str) -> None:
+    with pytest.raises(UserError, match=rf"'{flag}' is not an option; did you mean '{meant}'\?$"):
+        split_arguments([flag])
+
+
+@pytest.mark.parametrize(
+    ("argument", "wanted"),
+    [
+        ("problems=abc", "give a whole number"),
+        ("temperature=hot", "give a number"),
+        ("salvage=perhaps", "give true or false"),
+    ],
+)
+def test_a_value_of_another_kind_is_told_what_to_give(argument: str, wanted: str) -> None:
+    with pytest.raises(UserError, match=f"^{argument}: {wanted}$"):
+        check_arguments([argument])
 
 
 def test_the_flags_of_hydra_go_through() -> None:

@@ -10,12 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from semspec import driver as driving
 from semspec.decoding.costs import Costs
 from semspec.decoding.pace import Steady
 from semspec.decoding.plans import together
 from semspec.drafters._base import DraftSessionBase
-from semspec.driver import SPARED, Driver, Timed
+from semspec.driver import SPARED, Driver, Timed, lockstep, running
+from semspec.driver import timed as timed_by
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.errors import UserError
 from semspec.loop import Speculation, speculate
@@ -192,7 +192,8 @@ def test_a_drafters_own_work_is_timed_by_the_driver_and_waiting_is_not_its_own(
     timed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(driving, "time", clock)
+    for module in (lockstep, running, timed_by):
+        monkeypatch.setattr(module, "time", clock)
     engines = {role: Working(engine, clock) for role, engine in Toy().models().items()}
     context, rule = Context(1, PROMPT), Lossless()
     kit = toy_kit(rule, engines["target"], Sampling(0.0), 1)

@@ -41,7 +41,7 @@ class Alone:
     def __init__(self, engine: Any, other: Solver) -> None:
         self.engine, self.other, self.inside = engine, other, THERE
         self.asked: list[Any] = []
-        self.served = ""
+        self.served, self.away, self.ended = "", 0, False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)

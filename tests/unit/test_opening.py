@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from semspec.drafters._base import DraftSessionBase
+from semspec.drafters._first import SeveralSessions
 from semspec.drafters.opening import LazySession, Opener
+from semspec.driver import Timed
+from semspec.engines.toy import Toy
 from semspec.protocols import DraftSession, Plan
-from semspec.types import Context, Draft, Read, Room, Round, Seen, What
+from semspec.rules.lossless import Lossless
+from semspec.types import Context, Draft, Read, Room, Round, Sampling, Seen, What
+from tests.support.law import toy_kit
 
 READ = Read(What.TOP_K, k=3)
 
@@ -79,3 +86,25 @@ def test_a_session_that_learns_from_rounds_is_there_from_the_first_one_on() -> N
     for count in range(1, 4):
         assert isinstance(opener(opening), Learning)
         assert len(made) == count
+
+
+class Recalling(Watching):
+    recalls = True
+
+
+class Blind(Watching):
+    watches = ()
+    recalls = True
+
+
+@pytest.mark.parametrize(
+    ("kinds", "recalls"),
+    [((Watching, Blind), False), ((Watching, Recalling), True), ((Recalling, Blind), True)],
+)
+def test_sessions_side_by_side_recall_if_one_that_watches_does(
+    kinds: tuple[type[Watching], ...], recalls: bool
+) -> None:
+    kit = toy_kit(Lossless(), Toy().models()["target"], Sampling(1.0), 1)
+    both = SeveralSessions([kind() for kind in kinds], kit)
+    assert both.watches == (READ,) and both.recalls is recalls
+    assert Timed(both).recalls is recalls

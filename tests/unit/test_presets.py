@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from semspec import api, config
 from semspec.choices.names import quoted
-from semspec.choices.presets import with_preset, with_recommended
+from semspec.choices.presets import is_yes, with_preset, with_recommended
 from semspec.choices.settle import expand_shorthands
 from semspec.cli import launch
 from semspec.config import build, compose
@@ -41,6 +41,14 @@ def alone(name: str) -> config.RunConfig:
 
 def drawn(run: config.RunConfig) -> tuple[float, ...]:
     return tuple(getattr(run, name) for name in SAMPLING)
+
+
+@pytest.mark.parametrize(
+    "word", ["true", "True", "yes", "y", "ON", "1", "2", "false", "no", "n", "Off", "0"]
+)
+def test_a_switch_is_read_as_hydra_reads_it(word: str) -> None:
+    assert is_yes(word) is compose([f"quiet={word}"]).quiet
+    assert is_yes("true,false") is is_yes("") is False
 
 
 def test_a_preset_brings_what_the_card_recommends() -> None:

@@ -290,6 +290,14 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_another_plugin_is_told_by_its_name_and_not_by_its_options() -> None:
+    was: dict[str, Any] = {"accept": {"probe": "x"}, "seed": 0, "plugins": {"accept": "semantic"}}
+    now = {"accept": {"threshold": -3}, "seed": 1, "plugins": {"accept": "logprob"}}
+    assert difference(was, now) == 'accept was "semantic", is "logprob"; seed was 0, is 1'
+    same = {**was, "accept": {"probe": "y"}}
+    assert difference(was, same) == 'accept.probe was "x", is "y"'
+
+
 def test_an_option_that_came_later_is_what_it_was_before() -> None:
     """A folder without min_p was begun with none: it goes on, in either direction."""
     was: dict[str, Any] = {"top_p": 0.9, "draft": {"length": 2}}

@@ -23,6 +23,8 @@ from rivals import figures, page
 from rivals.base import Problem, Workload, cut
 from rivals.catalogue import OURS, REFERENCE
 from rivals.measure import first_difference, read_lines
+from serving import page as served_page
+from serving.load import ARMS
 
 PLAIN, DRAFTED = "", "draft"
 
@@ -163,7 +165,7 @@ def test_the_page_says_where_we_do_not_lose(lines: list[dict[str, Any]]) -> None
     [
         (bench_rivals, page.MARKS),
         (bench_copying, bench_copying.MARKS),
-        (bench_serve, bench_serve.MARKS),
+        (bench_serve, served_page.MARKS),
     ],
 )
 def test_a_page_is_checked_against_its_figures(
@@ -217,7 +219,7 @@ def served() -> dict[str, Any]:
 
 
 def test_the_servers_page_says_what_it_costs_and_what_drafts_bring() -> None:
-    shown = bench_serve.text(served())
+    shown = served_page.text(served())
     assert (
         "| as the model ends them | as a stream | 3, 2 times | 200 | +3.0 | +1.5 % [+0.0, +3.0] |"
         in shown
@@ -232,7 +234,7 @@ def test_the_servers_page_is_measured_in_parts(tmp_path: Path) -> None:
     of = {"digest": "today"}
     arms = {
         arm: {"seconds": 2.0, "tokens": 100 * speed, "firsts": [0.1, 0.2], "right": 1}
-        for speed, arm in enumerate(bench_serve.ARMS, start=1)
+        for speed, arm in enumerate(ARMS, start=1)
     }
     kept = Kept(tmp_path / "parts.json", of)
     for number in range(bench_serve.TURNS):
@@ -245,7 +247,7 @@ def test_the_servers_page_is_measured_in_parts(tmp_path: Path) -> None:
         and "hf, 4 clients: 0 of 3 turns" in found["lacking"]
     )
     assert not [part for part in found["lacking"] if part.startswith("sglang, 4 ")]
-    shown = bench_serve.text({**served(), **found, "overhead": None})
+    shown = served_page.text({**served(), **found, "overhead": None})
     assert "| 4 | drafts | 100 | 2.00x" in shown and "Not measured: overhead, 0 tokens; " in shown
     assert bench_serve.gathered(Kept(tmp_path / "parts.json", {"digest": "tomorrow"}))["load"] == []
 
@@ -255,15 +257,15 @@ def test_tables_that_were_not_measured_again_stay_and_say_of_what_they_are() -> 
     old["provenance"]["git"] = {"revision": "0123456789abcdef"}
     row = {**old["load"][1], "table": "tokens", "clients": 64, "tokens_per_second": 70.0}
     new = {**served(), "load": [row], "lacking": ["hf, 4 clients: 0 of 3 turns", "sglang, 1 clients: 0 of 3 turns"]}  # fmt: skip
-    found = bench_serve.with_earlier(new, old)
+    found = served_page.with_earlier(new, old)
     assert found["lacking"] == ["sglang, 1 clients: 0 of 3 turns"]
-    shown = bench_serve.text(found)
+    shown = served_page.text(found)
     assert "**engine=hf**; questions of each client in a turn: 2 (of revision 0123456789)" in shown
     assert "| 4 | drafts | 100 | 2.00x" in shown and "| 64 | drafts | 70 | 2.00x" in shown
     assert shown.count("of revision") == 1
-    again = bench_serve.with_earlier({**served(), "load": []}, {**found, "provenance": {"git": {"revision": "fed"}}})  # fmt: skip
+    again = served_page.with_earlier({**served(), "load": []}, {**found, "provenance": {"git": {"revision": "fed"}}})  # fmt: skip
     assert again["earlier"] == {"hf": "0123456789abcdef", "tokens": "fed"}
-    assert bench_serve.with_earlier(new, None) == new
+    assert served_page.with_earlier(new, None) == new
 
 
 def test_saved_passes_and_seconds() -> None:

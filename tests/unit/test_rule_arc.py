@@ -403,6 +403,8 @@ def test_a_tree_of_which_nothing_is_left_is_judged(folder: str) -> None:
 class Watching:
     """A drafter's session that watches the target's rows."""
 
+    recalls = True
+
     def __init__(self, inner: Any) -> None:
         self.inner, self.watches, self.rows = inner, (Read(What.PROBS),), 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from semspec import runner
+from semspec import in_turn, runner
 from semspec.protocols import BenchmarkProblem
 from semspec.results.records import Mode, RunFolder
 from semspec.runner import execute
@@ -39,7 +39,7 @@ def test_modes_take_turns_and_the_warm_up_is_in_no_line(
                 yield done
 
     monkeypatch.setattr(runner, "Solver", Recorded)
-    monkeypatch.setattr(runner, "WARM_UP_TOKENS", WARM)
+    monkeypatch.setattr(in_turn, "WARM_UP_TOKENS", WARM)
     options = ("draft=prompt_lookup", "accept=greedy", "split=token", "temperature=0", "quiet=true")
     sizes = (f"problems={count}", f"max_new_tokens={LIMIT}", f"concurrency={concurrency}")
     config = configuration(*options, *sizes)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from semspec import sglang_plugin
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
-from semspec.sglang_plugin import compat, probe, protocol, rules, settings, start
+from semspec.sglang_plugin import compat, compat_reading, probe, protocol, rules, settings, start
 from semspec.sglang_plugin.protocol import (
     Ask,
     as_label,
@@ -253,7 +253,7 @@ def test_any_question_is_parsed_or_refused(asked: Any) -> None:
     ids = list(range(10))
     watcher = watching()
     watcher.needed_from(params, len(ids))
-    piece = compat.Piece(0, "r", params, ids, 0, len(ids), 0)
+    piece = compat_reading.Piece(0, "r", params, ids, 0, len(ids), 0)
     read = watcher.begin(1, len(ids), [piece])
     for told in read.replies(None, "").values() if read is not None else ():
         assert told.copy() if isinstance(told, probe.Later) else told["error"].isascii()
@@ -262,7 +262,9 @@ def test_any_question_is_parsed_or_refused(asked: Any) -> None:
 def watching(layers: int = 4, width: int = 8) -> probe.Probes:
     """The probe part of a worker that runs a model of this shape."""
     made = probe.Probes(probe.Options())
-    made.loaded(compat.Loaded(ModelConfig(path="owner/model"), layers, width, torch.device("cpu")))
+    made.loaded(
+        compat_reading.Loaded(ModelConfig(path="owner/model"), layers, width, torch.device("cpu"))
+    )
     return made
 
 
@@ -274,7 +276,7 @@ def states_asked(spans: int, start: int = 0) -> dict[str, Any]:
 def test_one_request_cannot_ask_for_more_states_than_its_limit() -> None:
     watcher = watching(layers=79, width=8192)
     ids = list(range(80))
-    piece = compat.Piece(0, "r", states_asked(20), ids, 0, len(ids), 0)
+    piece = compat_reading.Piece(0, "r", states_asked(20), ids, 0, len(ids), 0)
     read = watcher.begin(1, len(ids), [piece])
     assert read is not None
     assert "8,388,608 is the limit of one request" in read.replies(None, "")[0]["error"]
@@ -287,7 +289,7 @@ def test_requests_that_ask_for_much_do_not_take_the_room_of_others() -> None:
     ids, row, pieces = list(range(80)), 0, []
     for index in range(20):
         asked = states_asked(1 if index == 19 else most)
-        pieces.append(compat.Piece(index, str(index), asked, ids, 0, len(ids), row))
+        pieces.append(compat_reading.Piece(index, str(index), asked, ids, 0, len(ids), row))
         row += len(ids)
     read = watcher.begin(20, row, pieces)
     assert read is not None
@@ -303,7 +305,7 @@ def test_aborted_requests_give_their_room_back() -> None:
     most = probe.MOST_NUMBERS // (80 * 2048)
     ids = list(range(120))
     for index in range(30):  # each is read in part, and never again
-        piece = compat.Piece(0, str(index), states_asked(most), ids, 0, 60, 0)
+        piece = compat_reading.Piece(0, str(index), states_asked(most), ids, 0, 60, 0)
         read = watcher.begin(1, 60, [piece])
         assert read is not None and not read.replies(None, "")
     assert sum(reader.held for reader in watcher.begun.values()) <= probe.MOST_HELD

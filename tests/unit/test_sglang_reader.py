@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from semspec.probes.features import of_logprobs
 from semspec.rules._engine_probe import for_engine
-from semspec.sglang_plugin.compat import Loaded, Piece
+from semspec.sglang_plugin.compat_reading import Loaded, Piece
 from semspec.sglang_plugin.probe import Options, Probes
 from semspec.sglang_plugin.protocol import Ask, unpack
 from semspec.types import Read, What

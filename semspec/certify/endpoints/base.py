@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from semspec.certify.laws import Law, Token, Tokens
 from semspec.types import Sampling
 
 
 class Drafts(NamedTuple):
-    """How much was drafted: a writer that has ``drafts()`` tells it, since it was asked last."""
+    """How much was drafted, as a ``Drafting`` writer tells it."""
 
     drafted: int | None  # tokens; None: it tells only what was kept
     kept: int
@@ -54,6 +54,16 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Drafting(Protocol):
+    """A writer that tells how much was drafted."""
+
+    def drafts(self) -> Drafts:
+        """Return how much was drafted since it was asked last."""
+        ...
+
+
+@runtime_checkable
 class Reference(Protocol):
     """Something that tells the model's distributions without speculation."""
 

@@ -139,6 +139,9 @@ class Ids:
 
     kind: str
     listed: int  # the likeliest tokens that are asked for
+    ends = frozenset[
+        Token
+    ]()  # that end a text: where they are ignored, an end is a token like any other
 
     def __init__(self, client: Client, model: str, text: Text | None = None) -> None:
         self.client, self.model, self.text = client, model, text
@@ -166,7 +169,6 @@ class Vllm(Ids, OpenAI):
 
     kind = "vllm"
     listed = 20
-    ends = frozenset[Token]()  # ignored, so an end is a token like any other
 
     def prompt(self, prefix: Tokens) -> Any:
         return list(prefix)

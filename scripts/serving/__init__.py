@@ -1,0 +1,1 @@
+"""What `make serving` measures: the server under load, what it adds by itself, and the page about both."""

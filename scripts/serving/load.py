@@ -1,0 +1,136 @@
+"""The server under load: clients at once, who ask the target alone, with drafts, and with drafts that follow the load."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from semspec.errors import UserError
+from semspec.protocols import Benchmark, BenchmarkProblem
+from semspec.results.metrics import quantile, ratio_interval
+from serving.setups import PATIENCE
+
+ARMS: dict[str, tuple[str, Mapping[str, Any]]] = {  # the server and what a request says
+    "target alone": ("fixed", {"off": True}),
+    "drafts": ("fixed", {}),
+    "drafts that follow the load": ("adaptive", {}),
+}
+SERVERS = {"fixed": ("adaptive=false",), "adaptive": ()}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer and when it came."""
+
+    tokens: int
+    first: float  # seconds to the first piece of text
+    text: str
+
+
+class Client:
+    """One client, who keeps its connection as OpenAI's own does."""
+
+    def __init__(self, port: int) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+
+    def ask(self, problem: BenchmarkProblem, semspec: Mapping[str, Any]) -> Answer:
+        """Ask one question in a stream and read it to its end."""
+        body: dict[str, Any] = {
+            "messages": [{"role": "user", "content": problem.question}],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **({"semspec": semspec} if semspec else {}),
+        }
+        began, first, tokens = time.perf_counter(), 0.0, 0
+        thought, said = [], []
+        kind = {"content-type": "application/json"}
+        self.connection.request("POST", "/v1/chat/completions", json.dumps(body), kind)
+        got = self.connection.getresponse()
+        if got.status != 200:
+            raise UserError(f"the server answered {got.status}: {got.read()[:300].decode()}")
+        for line in got:
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            if event.get("usage"):
+                tokens = event["usage"]["completion_tokens"]
+            if "error" in event:
+                raise UserError(f"the server broke off: {json.dumps(event)[:300]}")
+            for choice in event["choices"]:
+                delta = choice["delta"]
+                if not first and (delta.get("content") or delta.get("reasoning_content")):
+                    first = time.perf_counter() - began
+                thought.append(delta.get("reasoning_content") or "")
+                said.append(delta.get("content") or "")
+        return Answer(tokens, first, "".join(thought) + "</think>" + "".join(said))
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def turn(
+    port: int, asked: Sequence[Sequence[BenchmarkProblem]], semspec: Mapping[str, Any]
+) -> tuple[float, list[Answer]]:
+    """Let every client ask its questions one after the other; return seconds and answers."""
+
+    def client(own: Sequence[BenchmarkProblem]) -> list[Answer]:
+        with closing(Client(port)) as asking:
+            return [asking.ask(problem, semspec) for problem in own]
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = [answer for own in pool.map(client, asked) for answer in own]
+    return time.perf_counter() - began, answers
+
+
+def load_turn(
+    ports: Mapping[str, int],
+    benchmark: Benchmark,
+    problems: Sequence[BenchmarkProblem],
+    clients: int,
+    each: int,
+) -> dict[str, Any]:
+    """Let so many clients ask all arms in turn; return each arm's seconds and answers."""
+    asked = [problems[at * each : (at + 1) * each] for at in range(clients)]
+    order = [problem for own in asked for problem in own]
+    found = {}
+    for arm, (name, semspec) in ARMS.items():
+        took, got = turn(ports[name], asked, semspec)
+        right = sum(benchmark.grade(p, a.text).correct for p, a in zip(order, got, strict=True))
+        tokens = sum(answer.tokens for answer in got)
+        firsts = [answer.first for answer in got]
+        found[arm] = {"seconds": took, "tokens": tokens, "firsts": firsts, "right": right}
+        print(f"{clients:3d} clients: {arm}: {tokens / took:.0f} tokens/s", flush=True)
+    return found
+
+
+def load_rows(table: str, clients: int, turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each arm of so many clients."""
+    # tokens a second, and not seconds: texts of other drafts are other texts
+    speeds = {arm: [one[arm]["tokens"] / one[arm]["seconds"] for one in turns] for arm in ARMS}
+    plain, rows = speeds["target alone"], []
+    for arm, own in speeds.items():
+        firsts = [first for one in turns for first in one[arm]["firsts"]]
+        rows.append(
+            {
+                "table": table,
+                "clients": clients,
+                "turns": len(turns),
+                "arm": arm,
+                "tokens_per_second": median(own),
+                "ratio": median(a / b for a, b in zip(own, plain, strict=True)),
+                "ratio_interval": ratio_interval(list(zip(own, plain, strict=True))),
+                "first": median(firsts),
+                "first_p90": quantile(firsts, 0.9),
+                "right": sum(one[arm]["right"] for one in turns) / len(firsts),
+                "answers": len(firsts),
+            }
+        )
+    return rows

@@ -1,0 +1,110 @@
+"""The figures of the server as tables of docs/measurements/serving.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from script_kit import markdown
+
+from serving.overhead import KINDS, OVERHEAD
+from serving.setups import TABLES
+
+MARKS = "<!-- serving: written by make serving -->", "<!-- end of serving -->"
+OVERHEAD_HEADINGS = (
+    "answers",
+    "sent",
+    "questions",
+    "ms without a server, median",
+    "ms added, median",
+    "added in all [95 %]",
+)
+HEADINGS = (
+    "clients",
+    "",
+    "tokens/s",
+    "over the target alone [95 %]",
+    "first token, median (90th) s",
+    "right",
+)
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """Return what stands between the page's marks."""
+    machine = found["provenance"]["machine"]
+    lines = []
+    if over := found.get(OVERHEAD):
+        lines += ["**What the server adds** to the same run without a server, one answer at a time" + _of(found.get("earlier", {}).get(OVERHEAD)) + ":", ""]  # fmt: skip
+        lines += [*markdown(OVERHEAD_HEADINGS, [_over_cells(one) for one in over]), ""]
+    lines += [f"Machine: {machine['cpu']}, {machine['cores']} cores. {_turns(found['load'])}.", ""]  # fmt: skip
+    for name, table in TABLES.items():
+        if rows := [row for row in found["load"] if row["table"] == name]:
+            lines += [
+                f"**{table.title}**; questions of each client in a turn: {_asked(rows)}"
+                + _of(found.get("earlier", {}).get(name)),
+                "",
+                *markdown(HEADINGS, [_cells(row) for row in rows]),
+                "",
+            ]
+    if found["lacking"]:
+        lines += [f"Not measured: {'; '.join(found['lacking'])}."]
+    return "\n".join(lines).rstrip("\n")
+
+
+def _of(revision: str | None) -> str:
+    """Return what is said of a table that was not measured again."""
+    return f" (of revision {revision[:10]})" if revision else ""
+
+
+def with_earlier(found: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return figures with the tables that were not measured again as they were, and the revisions that those are of."""
+    if before is None:
+        return found
+    measured = {row["table"] for row in found["load"]}
+    rows = [row for row in before["load"] if row["table"] not in measured]
+    revision = before["provenance"]["git"]["revision"]
+    of = {row["table"]: before.get("earlier", {}).get(row["table"], revision) for row in rows}
+    load = sorted([*found["load"], *rows], key=lambda row: list(TABLES).index(row["table"]))
+    over = found[OVERHEAD]
+    if not over and (over := before.get(OVERHEAD)):
+        of[OVERHEAD] = before.get("earlier", {}).get(OVERHEAD, revision)
+    lacking = [part for part in found["lacking"] if part.partition(",")[0] not in of]
+    return {**found, OVERHEAD: over, "load": load, "lacking": lacking, "earlier": of}
+
+
+def _asked(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many questions each client asked in a turn, by the answers that were counted."""
+    asked = {row["answers"] // (row["turns"] * row["clients"]) for row in rows}
+    return " to ".join(str(n) for n in sorted({min(asked), max(asked)}))
+
+
+def _turns(rows: Sequence[Mapping[str, Any]]) -> str:
+    counts = {row["turns"] for row in rows}
+    if len(counts) < 2:
+        return f"{max(counts, default=0)} turns"
+    return f"{min(counts)} to {max(counts)} turns"
+
+
+def _over_cells(over: Mapping[str, Any]) -> list[str]:
+    ends = (100 * (end - 1) for end in over["ratio_interval"])
+    return [
+        f"of {over['length']} tokens" if over["length"] else "as the model ends them",
+        KINDS[over["kind"]],
+        f"{over['problems']}, {over['turns']} times",
+        f"{1000 * over['seconds']:.0f}",
+        f"{over['milliseconds']:+.1f}",
+        f"{100 * (over['ratio'] - 1):+.1f} % [{', '.join(f'{end:+.1f}' for end in ends)}]",
+    ]
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    ends = row["ratio_interval"]
+    spoken = f"{row['ratio']:.2f}x" + (f" [{ends[0]:.2f}, {ends[1]:.2f}]" if ends else "")
+    return [
+        str(row["clients"]),
+        row["arm"],
+        f"{row['tokens_per_second']:.0f}",
+        "" if row["arm"] == "target alone" else spoken,
+        f"{row['first']:.2f} ({row['first_p90']:.2f})",
+        f"{row['right']:.2f} of {row['answers']}",
+    ]

@@ -1,0 +1,105 @@
+"""Plans that run freely: each goes on as soon as its own answer is there."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TypeVar, cast
+
+from semspec.driver.inbox import Inbox
+from semspec.driver.running import Finished, Running
+from semspec.driver.way import Turns, Way
+from semspec.protocols import Concurrent
+from semspec.types import Answer
+
+T = TypeVar("T")
+
+
+class Clock:
+    """A clock that runs at one over the number of plans under way, so that shares sum to wall time."""
+
+    def __init__(self) -> None:
+        self.shared, self._last = 0.0, time.perf_counter()
+
+    def tick(self, running: int) -> float:
+        """Bring the clock up to date; call it whenever the number of plans is about to change."""
+        now = time.perf_counter()
+        self.shared += (now - self._last) / max(running, 1)
+        self._last = now
+        return self.shared
+
+
+@dataclass(eq=False)
+class Freely(Way[T]):
+    """Plans that run freely, over engines that all take questions one by one."""
+
+    # a plan whenever one of its answers is there; None: something has arrived, or was given up
+    _told: SimpleQueue[Running[T] | None] = field(default_factory=SimpleQueue, init=False)
+    _clock: Clock = field(default_factory=Clock, init=False)
+
+    def turns(self) -> Turns[Finished[T]]:
+        if isinstance(self.waiting, Inbox):
+            self.waiting.wake_by(lambda: self._told.put(None))
+        while True:
+            self.weigh()
+            for context, plan in self.admitted():
+                one = Running(context, plan)
+                done = self.moved(one, None, lambda: 0.0)
+                if done is not None:
+                    yield done
+                    continue
+                one.begun = self._clock.tick(len(self.running))
+                self.running.append(one)
+                self._submit(one)
+            self.give_up()
+            if not self.running:
+                if self.waiting.over:
+                    return
+                continue
+            told = self._told.get()
+            if told is None or told.gone:
+                continue
+            told.left -= 1
+            if told.left:
+                continue
+            done = self._go_on(told)
+            if done is not None:
+                self.ended(told)
+                yield done
+            else:
+                self._submit(told)
+                yield None
+
+    def _go_on(self, one: Running[T]) -> Finished[T] | None:
+        """Let a plan go on whose answers are all there; return what became of it if it has ended."""
+        waited = time.perf_counter() - one.since
+        one.model_seconds += waited
+        answers = [self._result(future) for future in one.waits]
+        for query, answer in zip(one.queries, answers, strict=True):
+            # of several questions, each by what its own server says
+            own = answer.seconds if len(answers) > 1 and isinstance(answer, Answer) else waited
+            load = self.costs.load if self.costs is not None else 0
+            self.count([query], [answer], own, 0.0, load or self.concurrency)
+        if self.costs is not None:
+            self.costs.answered(time.perf_counter())
+        return self.moved(one, answers, lambda: self._clock.tick(len(self.running)) - one.begun)
+
+    def _submit(self, one: Running[T]) -> None:
+        one.since, one.left = time.perf_counter(), len(one.queries)
+        one.waits = []
+        for query in one.queries:
+            engine = cast(Concurrent, self.engines[query.model])  # as ``Driver.free`` has found
+            one.waits.append(engine.submit(query))
+        for future in one.waits:
+            future.add_done_callback(lambda _: self._told.put(one))
+
+    def _result(self, future: Future[Answer]) -> Answer | Exception:
+        """Return an answer; where plans come from an inbox, an error instead of raising it."""
+        try:
+            return future.result()
+        except Exception as error:
+            if not isinstance(self.waiting, Inbox):
+                raise
+            return error

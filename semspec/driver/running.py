@@ -1,0 +1,61 @@
+"""A plan that is under way, and one that has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from semspec.protocols import Plan
+from semspec.types import Answer, Context, Query
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Generic[T]):
+    """A plan that has ended."""
+
+    context: Context
+    value: T  # None where ``error`` says why there is none
+    seconds: float  # wall time from its first step to its last
+    model_seconds: float  # of these, waiting for models
+    # its share of the wall time: at each moment the plans under way share alike; None in lockstep
+    share: float | None = None
+    error: Exception | None = None  # of a plan from an inbox: the others go on
+
+
+@dataclass(slots=True, eq=False)
+class Running(Generic[T]):
+    """A plan that is under way."""
+
+    context: Context
+    plan: Plan[T]
+    asked: Query | tuple[Query, ...] = ()
+    started: float = field(default_factory=lambda: time.perf_counter())
+    model_seconds: float = 0.0
+    # running freely
+    begun: float = 0.0  # the shared clock when it started
+    waits: list[Future[Answer]] = field(default_factory=list)
+    left: int = 0  # answers that are not there yet
+    since: float = 0.0  # when it asked
+    gone: bool = False  # given up: what still comes for it is of no use
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        return self.asked if isinstance(self.asked, tuple) else (self.asked,)
+
+    def send(self, answers: Sequence[Answer | Exception]) -> None:
+        """Give the plan its answers, or the first error; raises StopIteration when the plan has ended."""
+        error = next((one for one in answers if isinstance(one, Exception)), None)
+        if error is not None:
+            self.asked = self.plan.throw(error)
+            return
+        reply = tuple(answers) if isinstance(self.asked, tuple) else answers[0]
+        self.asked = self.plan.send(reply)
+
+    def over(self, value: T, share: float | None, error: Exception | None = None) -> Finished[T]:
+        seconds = time.perf_counter() - self.started
+        return Finished(self.context, value, seconds, self.model_seconds, share, error)

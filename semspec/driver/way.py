@@ -1,0 +1,102 @@
+"""What both ways of running plans share: who is under way, who comes next, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar, cast
+
+from semspec.decoding.costs import Costs, company
+from semspec.driver.inbox import Given, Inbox
+from semspec.driver.running import Finished, Running
+from semspec.protocols import Engine, Plan
+from semspec.types import Answer, Context, Query, Role
+
+T = TypeVar("T")
+Turns: TypeAlias = Generator[T | None, None, None]
+"""Results as they are there, and None for every turn in between."""
+
+
+@dataclass(eq=False)
+class Way(Generic[T]):
+    """Plans under way over engines, ``concurrency`` at a time."""
+
+    engines: Mapping[Role, Engine]
+    costs: Costs | None  # are told what each question has cost
+    waiting: Inbox[T] | Given[T]
+    concurrency: int
+    forget: Callable[[Context], None]  # called with the context of a plan that has ended
+    running: list[Running[T]] = field(default_factory=list, init=False)
+
+    def turns(self) -> Turns[Finished[T]]:
+        """Run all plans; yield each one's result as it ends, and None whenever answers have moved a plan on."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give up what is still under way."""
+        for left in self.running:
+            left.plan.close()
+            self.forget(left.context)
+
+    def admitted(self) -> Iterator[tuple[Context, Plan[T]]]:
+        """Yield plans while there is room; the caller adds each to ``running`` before taking the next."""
+        while len(self.running) < self.concurrency:
+            if (item := self.waiting.take(not self.running)) is None:
+                return
+            yield item
+
+    def moved(
+        self,
+        one: Running[T],
+        answers: Sequence[Answer | Exception] | None,
+        share: Callable[[], float | None] = lambda: None,
+    ) -> Finished[T] | None:
+        """Let a plan go on, with answers or from its beginning; return what became of it if it has ended."""
+        try:
+            if answers is None:
+                one.asked = next(one.plan)
+            else:
+                one.send(answers)
+        except StopIteration as stop:
+            return one.over(stop.value, share())
+        except Exception as error:
+            if not isinstance(self.waiting, Inbox):
+                raise
+            return one.over(cast(T, None), share(), error)
+        return None
+
+    def ended(self, one: Running[T]) -> None:
+        """Take a plan that has ended from those under way."""
+        self.running.remove(one)
+        self.forget(one.context)
+
+    def give_up(self) -> None:
+        """Close the plans that were given up."""
+        for context in self.waiting.given_up():
+            for one in [one for one in self.running if one.context is context]:
+                one.gone = True
+                self.running.remove(one)
+                one.plan.close()
+                self.forget(context)
+
+    # ---- for the cost model ---------------------------------------------------------------------
+
+    def weigh(self) -> None:
+        """Let the cost model know how many plans are going to be under way, where they come and go."""
+        if self.costs is not None and isinstance(self.waiting, Inbox):
+            under_way = min(len(self.running) + len(self.waiting), self.concurrency)
+            self.costs.load = company(under_way, self.concurrency)
+
+    def count(
+        self,
+        queries: Sequence[Query],
+        replies: Sequence[Answer | Exception],
+        seconds: float,
+        own: float,
+        together: int,
+    ) -> None:
+        """Tell the cost model what questions of one model have taken, if they were answered."""
+        answers = [reply for reply in replies if isinstance(reply, Answer)]
+        if self.costs is not None and len(answers) == len(queries):
+            pairs = list(zip(queries, answers, strict=True))
+            self.costs.took(pairs, seconds, own, together)
