@@ -29,7 +29,7 @@ from typing import Generic, TypeAlias, TypeVar, cast
 
 from semspec.decoding.costs import Costs, company
 from semspec.decoding.plans import tapped
-from semspec.protocols import Concurrent, DraftSession, Engine, Plan
+from semspec.protocols import Concurrent, DraftSession, Engine, Onward, Plan
 from semspec.types import Answer, Context, Draft, Query, Role, Room, Round, Seen
 
 T = TypeVar("T")
@@ -477,8 +477,9 @@ class Driver:
 
             answers = [_result(future, waiting) for future in told.waits]
             for query, answer in zip(told.queries, answers, strict=True):
-                # of several questions, each by what its own server says
-                own = answer.seconds if len(answers) > 1 and isinstance(answer, Answer) else waited
+                # of several questions, each by what its own server says; what was under way before it was asked for, too
+                stamped = isinstance(answer, Answer) and (len(answers) > 1 or answer.onward)
+                own = answer.seconds if isinstance(answer, Answer) and stamped else waited
                 load = self.costs.load if self.costs is not None else 0
                 self._count([query], [answer], own, 0.0, load or concurrency)
             if self.costs is not None:
@@ -495,6 +496,10 @@ class Driver:
     def _submit(self, one: _Running[T], answered: SimpleQueue[_Running[T] | None]) -> None:
         one.since, one.left = time.perf_counter(), len(one.queries)
         one.waits = []
+        asked = {query.model for query in one.queries}
+        for role, engine in self.engines.items():  # one that writes onward is not wanted now
+            if role not in asked and isinstance(engine, Onward):
+                engine.halt(one.context)
         for query in one.queries:
             engine = cast(Concurrent, self.engines[query.model])  # as ``free`` has found
             one.waits.append(engine.submit(query))

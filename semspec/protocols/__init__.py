@@ -36,6 +36,7 @@ from semspec.protocols.engine import (
     Engine,
     EngineOptions,
     Need,
+    Onward,
     Standing,
     Watched,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "InServer",
     "Kit",
     "Need",
+    "Onward",
     "Plan",
     "Plugin",
     "ProbeSource",
