@@ -96,6 +96,8 @@ class Speculation(Writing):
     piecewise: bool = field(default=False, kw_only=True)
     # given: it may say that the thinking is to be closed, which is left to the caller (``stopping.closed``)
     stopping: Stopping | None = field(default=None, kw_only=True)
+    # who reads along asks the target about its steps
+    stepwise: bool = field(default=False, kw_only=True)
     # those that are over, also for who reads along
     rounds: list[Round] = field(default_factory=list, kw_only=True)
     now: Round | None = field(default=None, init=False)  # the last one that has begun, likewise
@@ -120,6 +122,11 @@ class Speculation(Writing):
     def answering(self) -> bool:
         """True when the thinking is over and only the target may write."""
         return self.thinking is not None and self.thinking.over
+
+    @property
+    def _asks_between(self) -> bool:
+        """True where the target is asked other things at ends of steps: it could not write on meanwhile."""
+        return self.stepwise or (self.stopping is not None and self.stopping.asks)
 
     @property
     def closing(self) -> bool:
@@ -155,7 +162,9 @@ class Speculation(Writing):
         """Get the verdict; meanwhile draft what follows, where that may be of use."""
         if self.answering:
             return Verdict(handover=Handover(units=None))
-        judging = self.judged(self.rule, draft, done, self.pace.alone(self.left))
+        units = self.pace.alone(self.left)
+        alone = Handover(units, onward=self.pace.onward and not self._asks_between)
+        judging = self.judged(self.rule, draft, done, alone)
         if not self._goes_on_after(draft):
             return (yield from judging)
         proposing = self._propose(tuple(draft.tokens), done)

@@ -183,6 +183,9 @@ class Generate:
     gives_way: bool = False
     # what the text is held to from its first token on, by engines that can (``protocols.Constraining``)
     grammar: Grammar | None = None
+    # above 0: who asks is likely to ask for what follows, so many tokens in all at most; an engine may write on meanwhile
+    # (``protocols.Onward``), and drops what nobody asks for
+    onward: int = 0
 
 
 @dataclass(slots=True)
@@ -221,6 +224,8 @@ class Answer:
     rounds: list[Round] = field(
         default_factory=list
     )  # of the engine's own loop: ``Generate.inside``
+    # the engine writes onward (``Generate.onward``): the answer took its ``seconds``, however long it was waited for
+    onward: bool = False
 
     def __getitem__(self, read: Read) -> Any:
         return self.values[read]
@@ -313,6 +318,7 @@ class Handover:
     units: int | None = 1  # None: to the end
     limit: int | None = None  # tokens at most, None: the splitter's cap or the budget
     opened: int = 0  # the last tokens of ``Verdict.write`` that begin the first of these units
+    onward: bool = False  # the target is likely to write on behind these units, too
 
 
 @dataclass(slots=True)

@@ -53,6 +53,11 @@ class Beliefs:
             known = self._chances[signal] = self._chance(signal)
         return known
 
+    @property
+    def ever(self) -> bool:
+        """True once a drafted token was kept."""
+        return self.counts.get((), (0.0, 0.0))[0] > 0
+
     def tried(self, signal: Signal) -> float:
         """Return how many tokens of this signal were counted."""
         return self.counts.get(signal, (0.0, 0.0))[1]

@@ -59,6 +59,11 @@ class Adaptive(Hindsight):
     _alone: int = field(default=1, init=False)
     _vain: int = field(default=0, init=False)  # tokens written alone after the last vain draft
 
+    @property
+    def onward(self) -> bool:
+        """True in a crowd in which all write: its rows follow one another, and only the clock of a whole round counts."""
+        return not self._asked and self._ledger.crowded and self._alone >= SLEEPS
+
     def __post_init__(self) -> None:
         self.net = self.economy.net
         self._ledger = Ledger(self.economy, self.watches, self.copies)

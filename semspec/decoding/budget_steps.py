@@ -2,6 +2,10 @@
 
 A rule for steps has the target write a rejected one anew; a rule for tokens keeps the tokens before the first
 that it rejects, and writes one itself. The first is counted in steps, the second in tokens.
+
+Of a draft model nothing is known at first, and a draft in vain costs as much as the target takes for a good part of a step. So the
+target writes the first step, which says how long steps are; then one problem tries a draft of about that length, whatever else is
+under way, until something of a draft has been kept.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from semspec.decoding.trim import shorten
 from semspec.types import Draft, Round, Turns
 
 FADES = 0.9  # of the average length of a step, at each new one
+SHORTEST = 16  # tokens of a step that is tried, at least
 NOTHING = 1e-9
 
 
@@ -37,6 +42,10 @@ class AdaptiveSteps:
     _signal: Signal = field(default=(), init=False)
     _context: int | None = field(default=None, init=False)  # positions before the draft
 
+    @property
+    def onward(self) -> bool:
+        return not self._asked
+
     def behind(self, context: int) -> None:
         self._context = context
 
@@ -44,20 +53,39 @@ class AdaptiveSteps:
         self.economy.behind(self._context)
         self._alone, self._asked, self._signal = 1, 0, ("before", self.heat)
         economy = self.economy
-        if not economy.token or not (economy.drafted and economy.written):
+        if not economy.token or (economy.written and not economy.drafted and self._may_try()):
             self._asked = 1  # nothing was measured yet
-            return 1
+        elif economy.drafted and economy.written:
+            self._decide()
+        elif self.copies:
+            self._asked = 1
+        if self._asked and self._unproven:
+            economy.tester = self
+        return self._asked
+
+    def _decide(self) -> None:
+        """Draft as many steps as pay, if that can be afforded."""
+        economy = self.economy
         best, most, loss = 1, 0.0, 0.0
         for length in range(1, self.longest + 1):
             gained, spent = self._expected(length, economy.drafted)
-            spent += economy.asking(length)
+            spent += economy.asking_steps(length, economy.drafted)
             if gained > most * spent:
                 best, most, loss = length, gained / max(spent, NOTHING), spent - gained
-        if economy.affords(loss):
+        economy.wanted = max(loss, 0.0)
+        if self._may_try() and economy.affords(loss):
             self._asked = best
         else:
             self._alone = max(1, int(economy.pause(loss) / economy.written))
-        return self._asked
+
+    @property
+    def _unproven(self) -> bool:
+        """True while nothing was kept of what a draft model wrote."""
+        return not self.copies and not self.economy.beliefs.ever
+
+    def _may_try(self) -> bool:
+        """Tell whether it is this problem's turn to draft: while nothing is known, one of them tries."""
+        return not self._unproven or self.economy.tester in (None, self)
 
     def _expected(self, length: int, tokens: float) -> tuple[float, float]:
         """Return what steps of so many tokens gain, and what reading them costs, a rewritten one included.
@@ -85,8 +113,10 @@ class AdaptiveSteps:
         return self.economy.beliefs.chance((*self._signal, deep(depth)))
 
     def unit_cap(self) -> int:
-        """Return twice the 95 % quantile of accepted steps, to stop drafts that run on."""
-        lengths = self.economy.lengths
+        """Return twice the 95 % quantile of accepted steps, to stop drafts that run on; before any, the target's own length."""
+        lengths, written = self.economy.lengths, self.economy.written
+        if self._unproven and written:
+            return min(self.cap, max(SHORTEST, int(written)))
         if len(lengths) < 20:
             return self.cap
         ordered = sorted(lengths)
@@ -122,10 +152,13 @@ class AdaptiveSteps:
         return self._alone
 
     def over(self) -> None:
-        """Do nothing: what steps cost is what was predicted."""
+        """Let another problem try."""
+        if self.economy.tester is self:
+            self.economy.tester = None
 
     def observe(self, done: Round) -> None:
         economy = self.economy
+        self.over()
         if done.handed_ends:
             for start, end in pairwise([0, *done.handed_ends]):
                 economy.written = _averaged(economy.written, end - start)
@@ -142,7 +175,8 @@ class AdaptiveSteps:
             ((*self._signal, deep(depth)), depth <= kept)
             for depth in range(1, min(kept + 1, size) + 1)
         )
-        self.heat = "2" if kept == size else "1" if kept else "0"
+        if not self._unproven:  # until then all drafts have gone alike
+            self.heat = "2" if kept == size else "1" if kept else "0"
         economy.lengths += [b - a for a, b in pairwise([0, *done.ends[: done.units_kept]])]
         del economy.lengths[:-200]
 

@@ -75,6 +75,9 @@ class Economy:
     missed: float = (
         0.0  # what reading costs that a drafter has missed, when that was looked at last
     )
+    # what a draft of steps is expected to lose: what may be lost grows until it can be afforded
+    wanted: float = 0.0
+    tester: object = None  # the one problem that tries a draft, while nothing was kept of any
     warm: bool = False  # the drafter has worked before
     began: bool = False  # the price of a token was known when something was decided
     allowance: float = ALLOWANCE  # what may be lost under a load that was not seen before
@@ -196,6 +199,22 @@ class Economy:
             found *= 0.25 + 0.75 * units / least
         return self._plain(found)
 
+    def asking_steps(self, steps: int, tokens: float) -> float:
+        """Return what a draft of so many steps costs, of so many tokens each.
+
+        Where none was made beside so many problems, it is the price of those beside most nearly as many, or of the model's tokens.
+        """
+        costs, who, company = self.costs, self.who, self.company
+        made = [n for one, kind, n in costs.curves if (one, kind) == (who, ASK)]
+        if not made:
+            return self._asking(steps * tokens if self.model else steps, ASK)
+        near = min(made, key=lambda n: abs(math.log(n / company)))
+        if near == company:
+            return self.asking(steps)
+        seconds = costs.seconds(who, ASK, steps, near, self.context)
+        token = costs.token(near, self.context)
+        return seconds / token if seconds and token else 0.0
+
     def _target(self, kind: str, size: float) -> float | None:
         return self.costs.seconds("target", kind, size, self.company, self.context)
 
@@ -214,7 +233,7 @@ class Economy:
         self.gained = RATE * self.gained + gained
         self.experience.old += gained
         # up to what it takes to wake a drafter: a first time that was slow is not the last one
-        most = ALLOWANCE + max(self.experience.waking, self.missed)
+        most = ALLOWANCE + max(self.experience.waking, self.missed, self.wanted)
         self.bank = max(self.bank, min(self.bank + EXPLORE * gained, most))
 
     def looked(self, found: bool, alone: int) -> None:

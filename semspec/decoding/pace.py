@@ -17,6 +17,11 @@ class Pace(Protocol):
         ...
 
     @property
+    def onward(self) -> bool:
+        """True while drafts rest for long: behind what the target writes next it is likely to write on."""
+        ...
+
+    @property
     def chain(self) -> bool:
         """True if the next draft is to be a chain where its drafter grows trees."""
         ...
@@ -66,6 +71,7 @@ class Steady:
     length: int
     cap: int
     resting: bool = False
+    onward: bool = False
     chain: bool = False
     turns: Turns | None = None
 

@@ -67,10 +67,11 @@ class _Part:
         written = answer.tokens if answer else []
         units = ask.units - len(answer.ends if answer else ())
         limit, pause = ask.limit - len(written), self.pause
+        onward = max(ask.onward - len(written), 0)
         if pause is None or pause():
-            limit, pause = min(self.most, limit), None
-        generate = Generate(limit, ask.boundary, units, pause=pause, gives_way=True)
-        return replace(query, tokens=[*query.tokens, *written], generate=generate)
+            limit, pause, onward = min(self.most, limit), None, 0
+        asking = Generate(limit, ask.boundary, units, pause=pause, gives_way=True, onward=onward)
+        return replace(query, tokens=[*query.tokens, *written], generate=asking)
 
     def take(self, asked: Query, answer: Answer) -> None:
         """Add a slice, and see whether there is more to come."""
@@ -135,6 +136,7 @@ def _joined(first: Answer, then: Answer) -> Answer:
         fed=first.fed + then.fed,
         cached=first.cached,  # what a later slice finds in the cache is what this answer has put there
         seconds=first.seconds + then.seconds,
+        onward=first.onward or then.onward,
     )
 
 

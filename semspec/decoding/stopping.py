@@ -106,6 +106,11 @@ class Stopping:
         )
 
     @property
+    def asks(self) -> bool:
+        """True while the stopper is asked at ends of steps: where only a limit closes the thinking it is not."""
+        return self.listening and not isinstance(self.boundary, Endless)
+
+    @property
     def listening(self) -> bool:
         """True while the thinking may still be closed."""
         return not self.thought.over and not self.why

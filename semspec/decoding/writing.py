@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from semspec.decoding.booking import add, book, booked, drafted
 from semspec.decoding.pace import Pace
@@ -68,10 +69,12 @@ class Writing:
     def outcome(self, rounds: list[Round]) -> Outcome:
         return Outcome(self.context.output, "eos" if self.ended else "budget", rounds)
 
-    def judged(self, rule: RuleSession, draft: Draft, done: Round, alone: int = 1) -> Plan[Verdict]:
-        """Let a rule judge a draft; if nothing was drafted, the target writes ``alone`` units."""
+    def judged(
+        self, rule: RuleSession, draft: Draft, done: Round, alone: Handover | None = None
+    ) -> Plan[Verdict]:
+        """Let a rule judge a draft; if nothing was drafted, the target writes ``alone``, or one unit."""
         if not draft.tokens and not draft.halted:
-            return Verdict(handover=Handover(units=alone))
+            return Verdict(handover=alone or Handover())
         judging = booked(rule.judge(self.context, draft), done)
         return (yield from self.witness.judging(judging, draft))
 
@@ -84,13 +87,16 @@ class Writing:
             begun = self.context.tokens[len(self.context) - handover.opened :]
             if any(boundary.feed(token) is not None for token in begun):
                 return  # the text so far already completes the unit
+        onward = self.left if handover.onward and self.pen is None else 0
+        ask = partial(Generate, grammar=self.grammar, onward=onward)
+        units = handover.units or 1
         if stops_of(boundary).cap == 1 and self.pen is None:
             # no end has to be looked for: so many tokens are so many units
-            generate = Generate(min(limit, handover.units or 1), grammar=self.grammar)
+            generate = ask(min(limit, units))
             yield from self._write_plainly(generate, done)
             done.handed_ends = list(range(1, len(done.handed) + 1))
             return
-        generate = Generate(limit, boundary, handover.units or 1, grammar=self.grammar)
+        generate = ask(limit, boundary, units)
         if self.pen is not None:
             yield from self._write_nested(self.pen, generate, done)
             return

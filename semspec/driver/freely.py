@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 from semspec.driver.inbox import Inbox
 from semspec.driver.running import Finished, Running
 from semspec.driver.way import Turns, Way
-from semspec.protocols import Concurrent
+from semspec.protocols import Concurrent, Onward
 from semspec.types import Answer
 
 T = TypeVar("T")
@@ -78,8 +78,9 @@ class Freely(Way[T]):
         one.model_seconds += waited
         answers = [self._result(future) for future in one.waits]
         for query, answer in zip(one.queries, answers, strict=True):
-            # of several questions, each by what its own server says
-            own = answer.seconds if len(answers) > 1 and isinstance(answer, Answer) else waited
+            # of several questions, each by what its own server says; what was under way before it was asked for, too
+            stamped = isinstance(answer, Answer) and (len(answers) > 1 or answer.onward)
+            own = answer.seconds if isinstance(answer, Answer) and stamped else waited
             load = self.costs.load if self.costs is not None else 0
             self.count([query], [answer], own, 0.0, load or self.concurrency)
         if self.costs is not None:
@@ -89,6 +90,10 @@ class Freely(Way[T]):
     def _submit(self, one: Running[T]) -> None:
         one.since, one.left = time.perf_counter(), len(one.queries)
         one.waits = []
+        asked = {query.model for query in one.queries}
+        for role, engine in self.engines.items():  # one that writes onward is not wanted now
+            if role not in asked and isinstance(engine, Onward):
+                engine.halt(one.context)
         for query in one.queries:
             engine = cast(Concurrent, self.engines[query.model])  # as ``Driver.free`` has found
             one.waits.append(engine.submit(query))

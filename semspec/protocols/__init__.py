@@ -37,6 +37,7 @@ from semspec.protocols.engine import (
     EngineOptions,
     Need,
     OnServers,
+    Onward,
     Standing,
     Watched,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "Kit",
     "Need",
     "OnServers",
+    "Onward",
     "Plan",
     "Plugin",
     "ProbeSource",

@@ -132,6 +132,15 @@ class Concurrent(Engine, Protocol):
         ...
 
 
+@runtime_checkable
+class Onward(Concurrent, Protocol):
+    """An engine that may write on behind an answer, for who is likely to ask for more (``Generate.onward``)."""
+
+    def halt(self, context: Context) -> None:
+        """Write no more for a context than was asked for. Returns at once, from any thread."""
+        ...
+
+
 Standing = Literal["there", "away", "over"]
 
 

@@ -231,6 +231,8 @@ class Choice:
             except UserError as error:  # the rule has nothing to go by in this prompt
                 raise refused("semspec.rule", str(error)) from error
             problem.piecewise = True
+            asks = self._stopping is not None and self._stopping.asks
+            problem.stepwise = asks or task.logprobs is not None
             self._problem, loop = problem, speculate(problem)
         else:
             kit = task.solver.kit(name, task.prompt, "plain")

@@ -178,6 +178,38 @@ def test_a_boundary_without_hints_ends_units_before_their_token(
     assert len(a.tokens) == 20
 
 
+def steps(engine: Any, prompt: Sequence[int], make: Any, budget: int, onward: bool) -> list[Answer]:
+    """A text asked for by a step or two at a time; ``onward``: as by who is likely to ask for more."""
+    context, answers = Context(hash(tuple(prompt)) + 1, prompt), list[Answer]()
+    while (left := budget - len(context.output)) > 0 and (
+        not answers or answers[-1].finish != "eos"
+    ):
+        asked = Generate(left, make(), 1 + len(answers) % 2, onward=left if onward else 0)
+        query = Query("target", context, GREEDY, random.Random(0), generate=asked, purpose="write")
+        answers += engine.answer([query])
+        context.extend(answers[-1].tokens)
+    engine.forget(context)
+    return answers
+
+
+@pytest.mark.parametrize("splitter", [ParagraphBoundary, SentenceBoundary])
+def test_steps_that_are_written_onward_are_those_of_the_hf_engine(
+    hf: Any, served: Any, prompts: list[list[int]], text: Text, splitter: Any
+) -> None:
+    def make() -> Any:
+        return splitter(text.piece, 512)
+
+    for prompt in prompts:
+        there, here = (
+            steps(engine, prompt, make, 300, engine is served) for engine in (hf, served)
+        )
+        assert len(there) > 3
+        for a, b in zip(there, here, strict=True):
+            assert (a.tokens, a.ends, a.finish) == (b.tokens, b.ends, b.finish)
+        # one request for all of them
+        assert [b.fed - len(b.tokens) for b in here[1:]] == [0] * (len(here) - 1)
+
+
 def test_the_end_of_the_text_ends_the_answer(hf: Any, served: Any, text: Text) -> None:
     stop = next(iter(hf.stop_ids))
     prompt = text.encode("</think>\n\nThe answer is 7.")

@@ -96,6 +96,35 @@ class Remote(ToyEngine):
         self.forgotten.append(context.key)
 
 
+class Onward(Remote):
+    """One that is told where nobody wants more than was asked for."""
+
+    def __init__(self, engine: ToyEngine) -> None:
+        super().__init__(engine)
+        self.halted: list[int] = []
+
+    def halt(self, context: Context) -> None:
+        self.halted.append(context.key)
+
+
+def test_who_asks_another_model_wants_no_more_of_what_is_written_onward() -> None:
+    models = Toy().models()
+    target, draft = Onward(models["target"]), Remote(models["draft"])
+    seen: list[int] = []
+
+    def plan(context: Context) -> Plan[None]:
+        for model in ("target", "target", "draft", "target"):
+            yield from write(model, context, random.Random(0), 1)  # type: ignore[arg-type]
+            seen.append(len(target.halted))
+
+    list(
+        Driver({"target": target, "draft": draft}).run(
+            [(context, plan(context)) for context in [Context(7, [0, 1])]]
+        )
+    )
+    assert seen == [0, 0, 1, 1] and target.halted == [7]
+
+
 def plans(count: int) -> list[tuple[Context, Plan[list[int]]]]:
     made = []
     for key in range(count):

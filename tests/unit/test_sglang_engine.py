@@ -9,7 +9,7 @@ import json
 import random
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -30,24 +30,7 @@ from semspec.errors import UserError
 from semspec.splitters.paragraph import ParagraphBoundary
 from semspec.splitters.token import TokenBoundary
 from semspec.types import Answer, Context, Generate, Grammar, Query, Read, Sampling, Stops, What
-
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-async def speaking(talk: Talk, then: Callable[[str], Awaitable[Any]]) -> Any:
-    """Runs ``then`` with the address of a listener that talks like this."""
-    listener = await asyncio.start_server(talk, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    try:
-        return await then(f"http://127.0.0.1:{port}")
-    finally:
-        listener.close()
-
-
-async def heard(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-    return await reader.readexactly(length)
+from tests.support.talking import Talk, engine_at, heard, speaking
 
 
 def test_connections_are_kept_and_one_that_was_closed_is_replaced() -> None:
@@ -387,28 +370,15 @@ def written(
 ) -> Answer:
     """Ask a server that talks like this for a stream; ``before`` is shown the engine."""
 
-    async def ask(url: str) -> Answer:
-        expected = identity.Expected("right", (), 99, 99, 1, 1, ())
-        place = Server(url, timeout=5, patience=0.5)
-        place.info = at_once({"model_path": "right", "skip_tokenizer_init": True})  # type: ignore[method-assign]
-        engine = await asyncio.to_thread(SglangEngine, [place], expected, frozenset(), "target", False, 5.0)  # fmt: skip
-        before(engine)
+    def ask(url: str) -> Answer:
         query = write_one(1)
         query.generate = Generate(limit, Listening(None, lambda _: None), pause=pause)
-        try:
-            return (await asyncio.to_thread(engine.answer, [query]))[0]
-        finally:
-            await asyncio.to_thread(engine.close)
+        with engine_at(url) as engine:
+            before(engine)
+            return engine.answer([query])[0]
 
-    answer: Answer = asyncio.run(speaking(talk, ask))
+    answer: Answer = asyncio.run(speaking(talk, lambda url: asyncio.to_thread(ask, url)))
     return answer
-
-
-def at_once(value: Any) -> Callable[[], Awaitable[Any]]:
-    async def told() -> Any:
-        return value
-
-    return told
 
 
 def test_what_a_stream_tells_is_taken_as_it_grows() -> None:

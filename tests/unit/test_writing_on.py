@@ -1,14 +1,18 @@
-"""The target goes on by itself where nested drafts rest: up to the end of its text, and no further."""
+"""The target goes on by itself where drafts rest: up to the end of its text, and no further."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from semspec.decoding.pace import Steady
+from semspec.decoding.stopping import Stopping
 from semspec.decoding.writing import Pen, Writing
 from semspec.drafters.lm import LanguageModel
+from semspec.loop import Speculation, speculate
 from semspec.rules.lossless import Lossless
-from semspec.types import Answer, Handover, Round
+from semspec.stops.none import NoStop
+from semspec.types import Answer, Generate, Handover, Round
 from tests.support.words import Words, asked, finish
 
 
@@ -49,3 +53,37 @@ def test_what_is_left_of_the_steps_is_asked_for_next() -> None:
     assert again.generate is not None and again.generate.units == 1
     finish(plan, Answer(list(step), ends=[len(step)], finish="units"))
     assert done.handed == [*step, *step] and done.handed_ends == [len(step), 2 * len(step)]
+
+
+@dataclass(slots=True)
+class Onward(Resting):
+    """Rests for long."""
+
+    onward: bool = True
+
+
+def resting(pen: bool = False, **options: Any) -> Generate:
+    """What the target is asked where drafts rest."""
+    words = Words()
+    kit = words.kit()
+    own = (LanguageModel().open(kit), Lossless().open(kit))
+    nested = Pen(LanguageModel().open(kit), Lossless().open(kit), Resting(0, 1)) if pen else None
+    problem = Speculation(words.context(), kit, 500, *own, Onward(0, 1), pen=nested, **options)
+    query = asked(speculate(problem))
+    assert query.generate is not None
+    return query.generate
+
+
+def test_a_text_may_be_written_onward_while_drafts_rest_for_long() -> None:
+    asked = resting()
+    assert (asked.units, asked.limit, asked.onward) == (100, 500, 500)
+
+
+def test_a_text_comes_in_steps_where_somebody_needs_their_ends() -> None:
+    assert resting(stepwise=True).onward == 0
+    assert resting(pen=True).onward == 0
+    kit = Words().kit()
+    stopping = Stopping.of(NoStop(), "none", kit, kit.boundary, 99)
+    assert resting(stopping=stopping).onward == 500  # a limit alone asks nothing
+    stopping.boundary = kit.boundary()
+    assert resting(stopping=stopping).onward == 0

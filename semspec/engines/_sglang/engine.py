@@ -24,7 +24,7 @@ from semspec.engines.restarts import News, Restarts
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.protocols import Standing
-from semspec.types import Answer, Context, Generate, Query, Role, What
+from semspec.types import Answer, Context, Generate, Query, Role, Stops, What
 
 SLICE = 512  # tokens of a whole problem for which a request may take as long as any other
 PIECE = 512  # tokens of one stream at most: each of its events has all that is written so far
@@ -148,6 +148,11 @@ class SglangEngine:
         if self._loop.is_running():
             self._loop.call_soon_threadsafe(self._give_up, context)
 
+    def halt(self, context: Context) -> None:
+        """End the stream of a context in which more is written than was asked for, if there is one."""
+        if self._streams.writes_onward(context.key) and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._streams.halt, context.key)
+
     def _give_up(self, context: Context) -> None:
         self.replicas.forget(context)
         for task in list(self._tasks.get(context.key, ())):
@@ -211,6 +216,8 @@ class SglangEngine:
         # another id would crash the server for everyone
         assert highest < self.vocabulary, f"token {highest} of a vocabulary of {self.vocabulary}"
         answer = Answer()
+        if query.generate is None:  # what is written onward meanwhile is not wanted any more
+            self._streams.halt(query.context.key)
         if query.generate is not None and query.generate.inside is not None:
             await self._write_inside(query, query.generate, query.generate.inside, answer)
         elif query.generate is not None:
@@ -229,22 +236,25 @@ class SglangEngine:
         """Generate, in as many requests as it takes, then make the reads of what is written."""
         ask = query.generate
         assert ask is not None
-        self._streams.give_up(query.context.key)
         before = [*query.context.tokens, *query.tokens]
         writing = Writing(ask, self.context_limit - len(before), self.stop_ids, answer)
-        # somebody wants each token as it comes
-        streams = ask.pause is not None and ask.grammar is None
+        onward = ask.onward > 0 and not query.reads
+        # somebody wants each token as it comes, or those that follow as well
+        streams = (ask.pause is not None or onward) and ask.grammar is None
         reopening = Reopening(self.replicas)
         while not writing.done:
             limit, stops = writing.next_limit(), writing.next_stops()
+            if onward:
+                limit, stops = writing.next_onward(), Stops()
             limit = min(limit, PIECE) if streams else limit
             ids = [*before, *answer.tokens]
             payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops, ask.grammar)
             if self.inside is not None:  # it drafts for whoever does not say otherwise
                 payload["sampling_params"]["custom_params"] = requests.OFF
             if streams and limit > 1:
-                await self._streams.read(query.context, payload, writing, reopening)
+                await self._streams.read(query.context, payload, writing, reopening, onward)
                 continue
+            self._streams.give_up(query.context.key)
             reply, place = await self._sender.ask(query.context, payload, answer)
             if not reply["output_ids"]:
                 raise requests.nothing_written(place.name)

@@ -176,10 +176,16 @@ def take_inside(
 
 def account(meta: Mapping[str, Any], answer: Answer, seconds: float) -> None:
     """Add what a request has taken to its answer: the server's own time where it says it, else these seconds."""
-    cached, prompt = int(meta.get("cached_tokens") or 0), int(meta["prompt_tokens"])
-    answer.cached += cached
-    answer.fed += prompt - cached + int(meta.get("completion_tokens") or 0)
+    account_prompt(meta, answer)
+    answer.fed += int(meta.get("completion_tokens") or 0)
     answer.seconds += float(meta.get("e2e_latency") or seconds)  # the rest is no model's
+
+
+def account_prompt(meta: Mapping[str, Any], answer: Answer) -> None:
+    """Add what a request has read before it wrote."""
+    cached = int(meta.get("cached_tokens") or 0)
+    answer.cached += cached
+    answer.fed += int(meta["prompt_tokens"]) - cached
 
 
 def _count_prompt(first: Round, meta: Mapping[str, Any]) -> None:
@@ -199,7 +205,7 @@ class Writing:
 
     def __init__(self, ask: Generate, room: int, stop_ids: frozenset[int], answer: Answer) -> None:
         self.ask, self.stop_ids, self.answer = ask, stop_ids, answer
-        self.limit = min(ask.limit, room)
+        self.limit, self.room = min(ask.limit, room), room
         self.stops = stops_of(ask.boundary)
         answer.finish = "limit" if self.limit < 1 else "scored"
 
@@ -215,6 +221,10 @@ class Writing:
         if self.stops.cap is not None:
             left = min(left, self.stops.cap * (self.ask.units - len(self.answer.ends)))
         return left if self.stops.texts or self.stops.cap is not None else min(left, LOOK)
+
+    def next_onward(self) -> int:
+        """Return how many tokens a request may bring that goes on behind this answer."""
+        return max(self.limit, min(self.ask.onward, self.room)) - len(self.answer.tokens)
 
     def next_stops(self) -> Stops:
         return Stops() if self.next_limit() == 1 else self.stops

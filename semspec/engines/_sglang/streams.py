@@ -1,12 +1,19 @@
-"""Answers that are read while a server writes them: open streams, how often they report, what follows if one breaks off."""
+"""Answers that are read while a server writes them: open streams, how often they report, what follows if one breaks off.
+
+A stream may go on behind an answer (``Generate.onward``): the next answer takes what it has written meanwhile, if it stands
+behind the same text, and what nobody asks for is dropped. That does not change the law of what is taken: whoever stops
+asking has not seen what comes next.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from semspec.engines._sglang import requests
 from semspec.engines._sglang.checks import Checks
@@ -22,6 +29,12 @@ SHARE = 0.006  # the same, for each open stream; the longer of the two counts
 MOST = 64  # tokens in an event, at most
 WEIGHT = 0.2  # of the latest stream in the running average of the speed
 PAUSE = 0.1  # seconds before a stream that broke off is opened again
+EXTENT = {
+    "max_new_tokens",
+    "stop",
+    "stop_regex",
+    "stream_interval",
+}  # of a request: how much of a text it wants
 
 
 @dataclass
@@ -35,6 +48,43 @@ class OpenStream:
     events: AsyncGenerator[Reply]  # each has the text so far
     before: list[int]  # the ids that its next tokens follow
     taken: Taken = field(default_factory=Taken)
+    # of a stream that is no loop of the server's own:
+    told: int = 0  # tokens in its events so far
+    ready: deque[int] = field(default_factory=deque)  # of the last event, those that nobody took
+    meta: Mapping[str, Any] | None = None  # of the last event; None: there was none yet
+    ended: bool = False
+    # seconds on the clock, between which what is ready was written: what was taken was written by the first
+    start: float = 0.0
+    end: float = 0.0
+    began: float = 0.0  # when its first tokens came, and how many these were
+    first_told: int = 0
+
+    async def more(self, increments: bool) -> None:
+        """Wait for the next event and have its tokens ready."""
+        reply = await self.next()
+        fresh = reply["output_ids"] if increments else reply["output_ids"][self.told :]
+        self.ready.extend(fresh)
+        self.start, self.end = self.end, time.perf_counter()
+        self.told += len(fresh)
+        if not self.began and fresh:
+            self.began, self.first_told = self.end, len(fresh)
+        self.meta, self.ended = reply["meta_info"], requests.ended(reply)
+
+    def give(self, writing: Writing) -> None:
+        """Let an answer take what is ready, as much as it wants."""
+        count = len(self.ready)
+        while self.ready and not writing.done:
+            writing.take([self.ready.popleft()])
+        if taken := count - len(self.ready):
+            self.start += (self.end - self.start) * taken / count
+
+    def goes_on(self, payload: Payload) -> bool:
+        """Tell whether what it writes next is an answer to this request, too."""
+        own, asked = (
+            {k: v for k, v in one["sampling_params"].items() if k not in EXTENT}
+            for one in (self.payload, payload)
+        )
+        return self.before == payload["input_ids"] and own == asked
 
     async def next(self) -> Reply:
         """Wait for the next event and return it; raise EOFError where the stream breaks off."""
@@ -97,31 +147,68 @@ class Streams:
 
     def __init__(self, sender: Sender, checks: Checks) -> None:
         self._sender, self._checks = sender, checks
-        self._kept: dict[int, OpenStream] = {}  # by context: open between two answers
+        self._kept: dict[int, OpenStream] = {}  # by context: open between two answers of a loop
+        self._onward: dict[int, OpenStream] = {}  # the same, of texts that are written onward
         self._size = EventSize()
 
     async def read(
-        self, context: Context, payload: Payload, writing: Writing, reopening: Reopening
+        self,
+        context: Context,
+        payload: Payload,
+        writing: Writing,
+        reopening: Reopening,
+        onward: bool = False,
     ) -> None:
         """Take what a server writes as it comes, until the text is complete or no more of it is wanted.
 
-        Return early where the stream breaks off; what it reported stays in ``writing``.
+        Return early where the stream breaks off; what it reported stays in ``writing``. ``onward``: it goes on behind the answer.
         """
-        payload, began = requests.streamed(payload, self._size.interval()), time.perf_counter()
-        stream = await self._open(context, payload, payload["input_ids"])
-        increments, taken, first = stream.place.name in self._checks.increments, 0, 0
+        answer, before = writing.answer, len(writing.answer.tokens)
+        stream, began = self._onward.pop(context.key, None), time.perf_counter()
+        self.give_up(context.key)
+        if stream is not None and not stream.goes_on(payload):
+            self._abort(stream)
+            stream = None
+        if begins := stream is None:
+            asked = requests.streamed(payload, self._size.interval())
+            stream = await self._open(context, asked, payload["input_ids"])
+            stream.end = began
+        assert stream is not None
+        since = stream.end if begins else stream.start
+        await self._take(stream, writing, reopening)
+        if stream.meta is None:
+            return
+        if stream.ended and not stream.told:
+            raise requests.nothing_written(stream.place.name)
+        stream.before = [*payload["input_ids"], *answer.tokens[before:]]
+        keeps = onward and writing.done and answer.finish != "eos"
+        if keeps and (stream.ready or not stream.ended):
+            self._onward[context.key] = stream
+        else:
+            self._abort(stream)
+        if begins and not keeps:
+            requests.account(stream.meta, answer, time.perf_counter() - began)
+            return
+        answer.onward = True
+        answer.seconds += stream.start - since
+        answer.fed += len(answer.tokens) - before
+        if begins:
+            requests.account_prompt(stream.meta, answer)
+
+    async def _take(self, stream: OpenStream, writing: Writing, reopening: Reopening) -> None:
+        """Let an answer take a stream's tokens until it is complete, or the stream ends or breaks off."""
+        increments, told = stream.place.name in self._checks.increments, stream.told
         self._size.open += 1
-        reply: Reply | None = None
         try:
-            while reply is None or not (writing.done or requests.ended(reply)):
-                reply = await stream.next()
-                fresh = reply["output_ids"] if increments else reply["output_ids"][taken:]
-                taken += len(fresh)
-                if not first:
-                    first, started = taken, time.perf_counter()
-                    if first:  # a slow answer is one from its first token on
+            while not writing.done and (stream.ready or not stream.ended):
+                if not stream.ready:
+                    await stream.more(increments)
+                    if stream.ready:  # a slow answer is one from its first token on
                         self._sender.replicas.answered(stream.place)
-                writing.take(fresh)
+                    if stream.ended:
+                        self._learn(stream)
+                        self._sender.finish(stream.events)
+                stream.give(writing)
         except (OSError, EOFError) as error:
             await reopening.wait(stream.place, error)
         except (asyncio.CancelledError, UserError):
@@ -129,18 +216,12 @@ class Streams:
             raise
         finally:
             self._size.open -= 1
-        if reply is None:
-            return
-        if requests.ended(reply):
-            self._sender.finish(stream.events)
-        else:
-            self._abort(stream)
-        if requests.ended(reply) and not taken:
-            raise requests.nothing_written(stream.place.name)
-        reopening.worked()
-        self._sender.replicas.answered(stream.place)
-        self._size.learn(taken - first, time.perf_counter() - started)
-        requests.account(reply["meta_info"], writing.answer, time.perf_counter() - began)
+        if stream.told > told:
+            reopening.worked()
+
+    def _learn(self, stream: OpenStream) -> None:
+        """Learn how fast a stream was."""
+        self._size.learn(stream.told - stream.first_told, stream.end - stream.began)
 
     async def next_rounds(
         self, context: Context, ids: list[int], problem: Callable[[], Payload], answer: Answer
@@ -191,15 +272,29 @@ class Streams:
 
         return await self._sender.at_home(context, begin)
 
+    def writes_onward(self, key: int) -> bool:
+        """Tell whether more of a context's text is written than was asked for; for any thread."""
+        return key in self._onward
+
+    def halt(self, key: int) -> None:
+        """Write no more of a context's text than was asked for."""
+        if (stream := self._onward.pop(key, None)) is not None:
+            self._abort(stream)
+
     def give_up(self, key: int) -> None:
-        """Abort the stream that is kept open for a context, if there is one."""
+        """Abort every stream that is kept open for a context."""
+        self.halt(key)
         if (stream := self._kept.pop(key, None)) is not None:
             self._abort(stream)
 
     def give_up_all(self) -> None:
         """Abort every stream that is kept open."""
-        for key in list(self._kept):
+        for key in [*self._kept, *self._onward]:
             self.give_up(key)
 
     def _abort(self, stream: OpenStream) -> None:
+        """End a stream, unless its server has done so."""
+        if stream.ended:
+            return
+        self._learn(stream)
         self._sender.abort(stream.place, stream.rid, stream.events)

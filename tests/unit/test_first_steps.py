@@ -1,0 +1,130 @@
+"""Whole steps of a draft of which nothing is known: who tries one, how long it is, and what it teaches."""
+
+from __future__ import annotations
+
+import pytest
+
+from semspec.decoding.budget_steps import SHORTEST, AdaptiveSteps
+from semspec.decoding.costs import ASK, Costs
+from semspec.decoding.economy import ALLOWANCE, Economy
+from semspec.decoding.experience import EXPLORE
+from semspec.types import Draft, Round
+from tests.support.costs import economy, table
+from tests.unit.test_pace import step_round
+
+LENGTH = 25  # tokens of the target's steps
+
+
+def paces(one: Economy, count: int = 1) -> list[AdaptiveSteps]:
+    return [AdaptiveSteps(economy=one, longest=1, cap=512) for _ in range(count)]
+
+
+def wrote(pace: AdaptiveSteps, length: int = LENGTH) -> None:
+    """The target has written a step while nothing was drafted."""
+    pace.observe(step_round(0, 0, length))
+
+
+def tried(pace: AdaptiveSteps, kept: int, length: int = LENGTH) -> None:
+    """A drafted step was kept, or not."""
+    done = step_round(1, kept, length)
+    pace.asked(1, 0.4 * length)
+    pace.cut(Draft(list(done.drafted), list(done.ends)))
+    pace.observe(done)
+
+
+def test_the_target_writes_the_first_step_and_the_first_draft_is_about_as_long() -> None:
+    (pace,) = paces(economy(table(units=10.0)))
+    assert pace.units() == 0 and pace.alone(999) == 1
+    wrote(pace)
+    assert pace.units() == 1 and pace.unit_cap() == LENGTH
+    pace.economy.written = 3.0
+    assert pace.unit_cap() == SHORTEST
+    tried(pace, 1)
+    assert pace.unit_cap() == 512  # what is kept may be longer
+
+
+def test_one_problem_tries_while_the_others_write() -> None:
+    first, second, third = paces(economy(table(units=10.0)), 3)
+    assert [pace.units() for pace in (first, second, third)] == [0, 0, 0]
+    for pace in (first, second, third):
+        wrote(pace)
+    assert [pace.units() for pace in (first, second, third)] == [1, 0, 0]
+    assert second.alone(999) == 1 and second.onward and not first.onward
+    wrote(second)
+    assert second.units() == 0  # the first one is not done yet
+    first.over()  # and leaves before it is
+    assert [pace.units() for pace in (third, second)] == [1, 0]
+    tried(third, 1)  # what it tried was kept: all draft from now on
+    assert [pace.units() for pace in (second, third)] == [1, 1]
+
+
+@pytest.mark.parametrize(("units", "most"), [(20.0, 1), (12.0, 2), (9.0, 3)])
+def test_a_draft_that_is_never_right_is_tried_a_few_times_by_all_problems_together(
+    units: float, most: int
+) -> None:
+    """``units``: plain tokens that a draft of a step costs, where the target's own takes 25."""
+    one = economy(table(units=units, passing=1.0, fed=0.02), 0.75)
+    under_way, tries = paces(one, 8), 0
+    for _ in range(8):
+        asked = [(pace, pace.units()) for pace in under_way]
+        assert sum(units for _, units in asked) <= 1
+        for pace, drafts in asked:
+            if drafts:
+                tries += 1
+                done = step_round(1, 0, LENGTH)
+                pace.cut(Draft(list(done.drafted), list(done.ends)))
+                pace.observe(done)
+            else:
+                wrote(pace)
+    assert 1 <= tries <= most
+
+
+def test_what_may_be_lost_grows_until_the_next_try_can_be_afforded() -> None:
+    one = economy(table(units=20.0, fed=0.02), 0.75)
+    (pace,) = paces(one)
+    pace.units()
+    wrote(pace)
+    assert pace.units() == 1
+    tried(pace, 0)
+    assert pace.units() == 0
+    missing = one.wanted - one.bank
+    assert missing > 0 and one.wanted > ALLOWANCE
+    written = 0
+    while not pace.units():
+        wrote(pace)
+        written += LENGTH
+        assert written < 100_000
+    assert written == pytest.approx(missing / EXPLORE, abs=2 * LENGTH)
+
+
+def test_under_another_load_a_step_costs_what_it_did_in_plain_tokens() -> None:
+    costs = Costs()
+    costs.curves |= table(units=10.0, together=1).curves
+    del costs.curves["draft", ASK, 1], costs.curves["nested", ASK, 1]
+    costs.curves |= {
+        key: curve for key, curve in table(token=2.0, together=4).curves.items() if key[1] != ASK
+    }
+    costs.fixed = True
+    one = Economy(costs, model=True)
+    for size in (1, 2, 8, 32, 64):  # nothing but what its tokens cost
+        costs.fixed = False
+        costs.add("draft", "write", 1, size, 0.4 * size)
+        costs.fixed = True
+    assert one.asking_steps(1, 25.0) == pytest.approx(10.0)
+    costs.fixed = False
+    costs.add("draft", ASK, 1, 1, 12.0)
+    costs.fixed = True
+    assert one.asking_steps(1, 25.0) == pytest.approx(12.0)
+    one.together = 4
+    assert one.asking_steps(1, 25.0) == pytest.approx(12.0)
+
+
+def test_how_the_last_draft_went_says_nothing_before_any_was_kept() -> None:
+    (pace,) = paces(economy(table(units=10.0), 0.75))
+    pace.units()
+    pace.observe(step_round(1, 0, LENGTH))
+    assert pace.heat == "1" and pace._chance(1) < 0.45
+    pace.observe(step_round(1, 1, LENGTH))
+    assert pace.heat == "2"
+    pace.observe(Round(drafted=[0] * LENGTH, ends=[LENGTH], handed=[0] * LENGTH))
+    assert pace.heat == "0"
