@@ -59,6 +59,9 @@ class Step:
     tokens: int
     score: float | None = None
     text: str = ""  # of a rejected step, which stands nowhere else
+    drafted: int | None = (
+        None  # of a draft by tokens: how many it had, of which ``tokens`` are kept
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,8 +395,8 @@ class Choice:
         if not by_step:
             self._take("draft", done.kept)
             if done.drafted:
-                score = done.scores[0] if done.scores else None
-                self._step(Step("draft", bool(done.kept), len(done.kept), score))
+                kept, drafted = len(done.kept), len(done.drafted)
+                self._step(Step("draft", bool(kept), kept, drafted=drafted))
             return
         start, ends = 0, list(done.ends)
         if not ends or ends[-1] < len(done.drafted):

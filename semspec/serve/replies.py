@@ -50,6 +50,8 @@ def step_told(step: Step) -> dict[str, Any]:
         "score": number(step.score),
         "tokens": step.tokens,
     }
+    if step.drafted is not None:
+        told["drafted"] = step.drafted
     return {**told, "text": step.text} if step.text else told
 
 
