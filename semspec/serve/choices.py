@@ -238,7 +238,8 @@ class Choice:
         else:
             kit = task.solver.kit(name, task.prompt, "plain")
             loop = decode_plainly(context, kit, task.budget, grammar=grammar)
-        inner = sliced(loop, task.slice, self._hear, self._pause, self._at_once())
+        heard = self._hear if task.live or not self._free else None  # else it is read at the end
+        inner = sliced(loop, task.slice, heard, self._pause, self._at_once())
         outcome: Outcome | None = None
         try:
             asked = next(inner)
@@ -257,7 +258,8 @@ class Choice:
                 self._note(asked, reply)
                 asked = inner.send(reply)
                 self._look(context)
-                yield from self._tell_all(context)
+                if not self._free:
+                    yield from self._tell_all(context)
         except StopIteration as stop:
             outcome = stop.value
             self._look(context, ended=True)
@@ -287,6 +289,8 @@ class Choice:
 
     def _pause(self) -> bool:
         """Return True where a slice is to end: for others, or to see to what the tokens so far have brought about."""
+        if self._free:
+            return not self._alone()
         told_later = self.task.logprobs is not None  # when the target has been asked for them
         return told_later or bool(self._cut) or self._due is not None or not self._alone()
 
