@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,19 @@ PORT: dict[str, Any] = {
     "most": (1 << 16) - 1,
     "give": "a port, 0 (any that is free) to 65535",
 }
+_ASKED = "requests bring the questions"
+RUN_ONLY: Mapping[str, str] = {
+    "benchmark": _ASKED,
+    "problems": _ASKED,
+    "prompt": "ask it in a request, or on the page at /",
+    "attempts": "a request asks for several answers by its field n",
+    "seed": "a request says it by its field seed",
+    "plain": 'a request asks for the target alone by {"semspec": {"off": true}}',
+    "transcript": "the page at / shows who wrote what",
+    "quiet": "what is printed is one line with the address; the log goes to standard error",
+    "hydra": "a server writes no folder; its log goes to standard error",
+}
+"""Options of a run that change nothing of a server, which are refused, and what it has in their place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +71,7 @@ usage: python -m semspec.serve [name=value ...]
 
 Answers /v1/chat/completions and /v1/completions as OpenAI's API does, with the models and the method that options of
 python -m semspec.run choose (model=... draft=... accept=...); with nothing said, the embedded pair on the CPU. A page to
-try it is at http://127.0.0.1:8000/. concurrency= is the number of choices under way at a time ({CONCURRENCY}), max_new_tokens= the
+try it is at http://127.0.0.1:8000/. Options about a run's problems and its folder are refused. concurrency= is the number of choices under way at a time ({CONCURRENCY}), max_new_tokens= the
 length of an answer for which a request names none. SGLang servers that it has started itself are started again when
 they die, unless engine.restart=false. What clients may send is in docs/serving.md. Its own options:
 
@@ -72,9 +85,20 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
     configuration.register_configs()
     if "concurrency" not in given_options(rest):
         rest = [*rest, f"concurrency={CONCURRENCY}"]
-    overrides = expand_shorthands(with_recommended(rest)[0])
+    recommended = with_recommended(rest)[0]
+    overrides = expand_shorthands(recommended)
+    _refuse_run_only(overrides, brought=recommended[len(rest) :])
     check_arguments(overrides, sweep=False, command=COMMAND, own=names(Options))
     return configuration.build(configuration.compose(overrides)), given
+
+
+def _refuse_run_only(overrides: Sequence[str], brought: Collection[str]) -> None:
+    """Raise UserError for an option that only a run uses; ``brought``: what the target's preset has added."""
+    for argument in overrides:
+        key = argument.partition("=")[0]
+        way = RUN_ONLY.get(key.lstrip("+~").partition(".")[0].partition("/")[0])
+        if way is not None and argument not in brought:
+            raise UserError(f"{key}= is an option of semspec.run alone: leave it out ({way})")
 
 
 def check_installed() -> None:
@@ -106,7 +130,8 @@ def run(arguments: Sequence[str]) -> None:
     )
 
     def make() -> Solver:
-        solver = Solver(config, beside=True, tell=server.log_told)
+        # a client is told after engine.patience that a server is away, while a run waits until it is back
+        solver = Solver(config, beside=True, tell=server.log_told, waits=False)
         solver.measure(())  # no question is there yet: what an earlier run has measured is taken
         settle()
         return solver

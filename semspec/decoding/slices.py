@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from semspec.deferred import torch
@@ -50,9 +51,9 @@ class _Part:
         self.answer: Answer | None = None
         self.done = False
         ask = query.generate
+        self.boundary = None if ask is None else ask.boundary
         if ask is not None and heard is not None and query.purpose == "write":
-            listening = Listening(ask.boundary, lambda token: heard(query, token))
-            self.query = replace(query, generate=replace(ask, boundary=listening))
+            self.boundary = Listening(ask.boundary, partial(heard, query))
         joined = all(read.what in JOINED for read in query.reads)
         inside = ask is not None and ask.inside is not None
         rows = query.rows_from is not None
@@ -62,15 +63,17 @@ class _Part:
     def ask(self) -> Query:
         """Return the query for the next slice."""
         query, ask, answer = self.query, self.query.generate, self.answer
-        if self.whole or ask is None:
+        if ask is None or (self.whole and self.boundary is ask.boundary):
             return query
+        if self.whole:
+            return replace(query, generate=replace(ask, boundary=self.boundary))
         written = answer.tokens if answer else []
         units = ask.units - len(answer.ends if answer else ())
         limit, pause = ask.limit - len(written), self.pause
         onward = max(ask.onward - len(written), 0)
         if pause is None or pause():
             limit, pause, onward = min(self.most, limit), None, 0
-        asking = Generate(limit, ask.boundary, units, pause=pause, gives_way=True, onward=onward)
+        asking = Generate(limit, self.boundary, units, pause=pause, gives_way=True, onward=onward)
         return replace(query, tokens=[*query.tokens, *written], generate=asking)
 
     def take(self, asked: Query, answer: Answer) -> None:
@@ -101,18 +104,25 @@ def sliced(
     try:
         asked = next(plan)
         while True:
-            queries: Sequence[Query] = asked if isinstance(asked, tuple) else (asked,)
-            parts = [_Part(query, most, heard, pause, query.model in at_once) for query in queries]
+            reply: Any
             try:
-                yield from _filled(parts, isinstance(asked, tuple))
+                if isinstance(asked, Query) and asked.generate is None:  # it only reads
+                    reply = yield asked
+                else:
+                    queries = asked if isinstance(asked, tuple) else (asked,)
+                    parts = [
+                        _Part(one, most, heard, pause, one.model in at_once) for one in queries
+                    ]
+                    yield from _filled(parts, isinstance(asked, tuple))
+                    answers = tuple(part.answer for part in parts)
+                    reply = answers if isinstance(asked, tuple) else answers[0]
             except GeneratorExit:
                 plan.close()
                 raise
             except Exception as error:  # of an engine: the plan may know what to do about it
                 asked = plan.throw(error)
                 continue
-            answers = tuple(part.answer for part in parts)
-            asked = plan.send(answers if isinstance(asked, tuple) else answers[0])
+            asked = plan.send(reply)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
 

@@ -46,7 +46,7 @@ class EngineBase(Plugin):
 
     @contextmanager
     def hosting(
-        self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object]
+        self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object], waits: bool = True
     ) -> Iterator[Self]:
         """Yield the options as they are: models load by themselves."""
         yield self

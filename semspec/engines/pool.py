@@ -20,13 +20,17 @@ class Engines:
     """Loads engines, each once, for any number of solvers that take turns; closing it closes them all.
 
     What an engine needs beside itself, such as servers, is made ready at the first load, for all models that are
-    expected by then. Its logs go into the folder ``logs``, lines about its progress to ``tell``.
+    expected by then. Its logs go into the folder ``logs``, lines about its progress to ``tell``. ``waits``: questions
+    to a server of that kind that has ended wait while it is started again.
     """
 
     def __init__(
-        self, logs: Path | None = None, tell: Callable[[str], object] = lambda line: None
+        self,
+        logs: Path | None = None,
+        tell: Callable[[str], object] = lambda line: None,
+        waits: bool = True,
     ) -> None:
-        self._logs, self.tell = logs, tell
+        self._logs, self.tell, self._waits = logs, tell, waits
         self._expected: dict[str, dict[tuple[Role, Path], Need]] = {}  # by engine
         self._ready: dict[str, Any] = {}  # options to load with, or why there are none
         self._hosts = ExitStack()
@@ -58,7 +62,7 @@ class Engines:
             needs = list(self._expected[key].values())
             logs = self._logs or Path(tempfile.gettempdir()) / f"semspec-servers-{os.getpid()}"
             try:
-                hosted = engine.hosting(needs, logs, self.tell)
+                hosted = engine.hosting(needs, logs, self.tell, self._waits)
                 self._ready[key] = self._hosts.enter_context(hosted)
             except UserError as error:  # it would fail for the next solver, too
                 self._ready[key] = error

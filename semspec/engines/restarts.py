@@ -76,6 +76,10 @@ class Restarts:
         """Return whether a server that does not answer is going to."""
         return self._states[url].at != "given_up" and not self._leaving.is_set()
 
+    def returns(self, url: str) -> bool:
+        """Return whether a server has ended and is being started again."""
+        return self._states[url].at in ("waiting", "loading") and not self._leaving.is_set()
+
     def retire(self) -> None:
         """Start and tell nothing any more; end the servers that are still loading. Returns at once."""
         with self._lock:

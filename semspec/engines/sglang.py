@@ -71,6 +71,7 @@ class Sglang(EngineBase):
     own: ClassVar[Mapping[tuple[Role, Path], Sequence[tuple[str, Path]]]] = {}
 
     restarts: ClassVar[Restarts | None] = None  # of these servers
+    waits: ClassVar[bool] = True  # for servers that are being started again, beyond ``patience``
 
     @staticmethod
     def tell(line: str) -> object:
@@ -194,7 +195,7 @@ class Sglang(EngineBase):
 
     @contextmanager
     def hosting(
-        self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object]
+        self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object], waits: bool = True
     ) -> Iterator[Self]:
         """Start a server for each model, and end them at exit; servers that are named are left alone."""
         if self.connects:
@@ -206,7 +207,7 @@ class Sglang(EngineBase):
             for (need, planned), one in zip(started, running, strict=True):
                 own.setdefault((need.role, need.folder), []).append((planned.url, one.log))
             with Restarts(running, WAIT) if self.restart else nullcontext() as restarts:
-                yield self.bound(own=own, tell=tell, restarts=restarts)
+                yield self.bound(own=own, tell=tell, restarts=restarts, waits=waits)
 
     def retire(self) -> None:
         if self.restarts is not None:
@@ -323,6 +324,7 @@ class Sglang(EngineBase):
             files_known=not self.connects,
             tell=self.tell,
             restarts=self.restarts,
+            waits=self.waits,
         )
 
 

@@ -34,7 +34,7 @@ class Loaded:
     load, then those of ``servers``, and may refuse them with a UserError. ``shared``: engines that other
     solvers use, too, and that outlive this one; all these solvers are made before the first of them loads.
     ``beside``: references of a problem are copied from whatever the drafter is, and not by those alone that
-    copy from references by themselves. ``tell`` gets lines about the progress of engines of its own.
+    copy from references by themselves. ``tell`` gets lines about the progress of engines of its own, ``waits`` is theirs, too.
     """
 
     def __init__(
@@ -44,9 +44,10 @@ class Loaded:
         shared: Engines | None = None,
         beside: bool = False,
         tell: Callable[[str], None] = lambda line: None,
+        waits: bool = True,
     ) -> None:
         self.config, self.beside = config, beside
-        self._own, self._shared = shared is None, shared or Engines(tell=tell)
+        self._own, self._shared = shared is None, shared or Engines(tell=tell, waits=waits)
         self._identify = identify
         with hub.noted() as found:
             self._bind()

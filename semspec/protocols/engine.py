@@ -60,11 +60,12 @@ class EngineOptions(Plugin, Protocol):
         ...
 
     def hosting(
-        self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object]
+        self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object], waits: bool = True
     ) -> AbstractContextManager[Self]:
         """Make ready what all models of a process load from, such as servers; end that at exit.
 
-        Yields the options to load them with. ``tell`` gets lines about progress.
+        Yields the options to load them with. ``tell`` gets lines about progress. ``waits``: questions to a server that
+        has ended wait while it is started again.
         """
         ...
 

@@ -266,9 +266,8 @@ class _Work:
                 if news.ended:
                     self._raise_errors()
 
-        self.begin()
         try:
-            await self._unless_gone(follow(), self.http.receive)
+            await self.followed(follow(), self.http.receive)
         except ClientDisconnect:
             self.told("cancelled", 499)
             return Json({}, 499)
@@ -276,27 +275,24 @@ class _Work:
             self.cancel()
         return Whole(self)
 
-    async def _unless_gone(self, work: Awaitable[None], receive: Receive) -> None:
-        """Wait for work to be done; raise ClientDisconnect if the client goes, ApiError if time runs out."""
-        task = asyncio.ensure_future(work)
+    async def followed(self, work: Awaitable[None], receive: Receive) -> None:
+        """Begin, and wait for the work on what is told; raise ClientDisconnect if the client goes, ApiError if time runs out."""
+        seconds = self.service.settings.timeout
         gone = asyncio.ensure_future(_disconnected(receive))
+        gone.add_done_callback(lambda _: self.mailbox.stop(ClientDisconnect()))
+        # once all here waits: from then on the models' thread wants the interpreter's lock
+        begins = asyncio.get_running_loop().call_soon(self.begin)
+        limit = asyncio.timeout(max(seconds - (time.perf_counter() - self.began), 0.0))
         try:
-            left = self.service.settings.timeout - (time.perf_counter() - self.began)
-            done, _ = await asyncio.wait(
-                {task, gone}, timeout=max(left, 0.0), return_when="FIRST_COMPLETED"
-            )
-            if task in done:
-                return task.result()
-            if gone in done:
-                raise ClientDisconnect
-            raise ApiError(
-                504, f"no answer within {self.service.settings.timeout:g} seconds", code="timeout"
-            )
+            async with limit:
+                await work
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ApiError(504, f"no answer within {seconds:g} seconds", code="timeout") from None
         finally:
-            for one in (task, gone):
-                one.cancel()
-            with contextlib.suppress(BaseException):
-                await asyncio.gather(task, gone, return_exceptions=True)
+            begins.cancel()
+            gone.cancel()
 
     def _raise_errors(self) -> None:
         error = next((choice.error for choice in self.reply.choices if choice.error), None)
@@ -391,8 +387,7 @@ class Streamed(Response):
             if await _left(receive):
                 return
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            work.begin()  # from here on the models' thread wants the interpreter's lock
-            await work._unless_gone(push(), receive)
+            await work.followed(push(), receive)
             outcome, status = "ok", 200
         except ClientDisconnect:
             return
@@ -440,6 +435,10 @@ def build(
 ) -> Callable[..., Any]:
     """Return the application."""
     routes = [
+        Route(
+            "/v1/chat/completions", service.chat, methods=["POST"]
+        ),  # these first: each is tried in turn
+        Route("/v1/completions", service.completion, methods=["POST"]),
         Route("/", service.page),
         Route("/health", service.health),
         Route("/ready", service.ready),
@@ -448,8 +447,6 @@ def build(
         Route("/model_info", service.model_info),
         Route("/v1/models", service.models),
         Route("/v1/models/{name:path}", service.model),
-        Route("/v1/chat/completions", service.chat, methods=["POST"]),
-        Route("/v1/completions", service.completion, methods=["POST"]),
     ]
 
     async def refuse(http: HttpRequest, error: Exception) -> Response:

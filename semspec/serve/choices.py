@@ -59,6 +59,9 @@ class Step:
     tokens: int
     score: float | None = None
     text: str = ""  # of a rejected step, which stands nowhere else
+    drafted: int | None = (
+        None  # of a draft by tokens: how many it had, of which ``tokens`` are kept
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,8 @@ class Choice:
         else:
             kit = task.solver.kit(name, task.prompt, "plain")
             loop = decode_plainly(context, kit, task.budget, grammar=grammar)
-        inner = sliced(loop, task.slice, self._hear, self._pause, self._at_once())
+        heard = self._hear if task.live or not self._free else None  # else it is read at the end
+        inner = sliced(loop, task.slice, heard, self._pause, self._at_once())
         outcome: Outcome | None = None
         try:
             asked = next(inner)
@@ -256,7 +260,8 @@ class Choice:
                 self._note(asked, reply)
                 asked = inner.send(reply)
                 self._look(context)
-                yield from self._tell_all(context)
+                if not self._free:
+                    yield from self._tell_all(context)
         except StopIteration as stop:
             outcome = stop.value
             self._look(context, ended=True)
@@ -286,6 +291,8 @@ class Choice:
 
     def _pause(self) -> bool:
         """Return True where a slice is to end: for others, or to see to what the tokens so far have brought about."""
+        if self._free:
+            return not self._alone()
         told_later = self.task.logprobs is not None  # when the target has been asked for them
         return told_later or bool(self._cut) or self._due is not None or not self._alone()
 
@@ -394,8 +401,8 @@ class Choice:
         if not by_step:
             self._take("draft", done.kept)
             if done.drafted:
-                score = done.scores[0] if done.scores else None
-                self._step(Step("draft", bool(done.kept), len(done.kept), score))
+                kept, drafted = len(done.kept), len(done.drafted)
+                self._step(Step("draft", bool(kept), kept, drafted=drafted))
             return
         start, ends = 0, list(done.ends)
         if not ends or ends[-1] < len(done.drafted):

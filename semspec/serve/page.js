@@ -68,12 +68,17 @@ const show = (section, delta, figures) => {
     figures.first ??= performance.now() - figures.began;
   }
   if (ours.accepted === undefined) return;
+  const byTokens = ours.drafted !== undefined;
+  if (byTokens) {
+    figures.kept += ours.tokens;
+    figures.drafted += ours.drafted;
+  }
   if (!ours.accepted) {
     if (ours.text) figures.gone.push(ours);
-    figures.rejected += 1;
+    if (!byTokens) figures.rejected += 1;
     return;
   }
-  if (ours.author === "draft") figures.accepted += 1;
+  if (ours.author === "draft" && !byTokens) figures.accepted += 1;
   const into = figures.place?.lastElementChild;
   if (!into) return;
   if (into.lastElementChild) into.lastElementChild.dataset.closed = "1";
@@ -85,6 +90,7 @@ const tell = (section, figures, usage) => {
   const parts = [`${(usage.completion_tokens / seconds).toFixed(0)} tokens/s`, `${usage.completion_tokens} tokens in ${seconds.toFixed(1)} s`];
   if (figures.first !== undefined) parts.push(`first text after ${(figures.first / 1000).toFixed(2)} s`);
   if (figures.accepted + figures.rejected) parts.push(`${figures.accepted} of ${figures.accepted + figures.rejected} drafted steps accepted`);
+  if (figures.drafted) parts.push(`${figures.kept} of ${figures.drafted} drafted tokens kept`);
   section.querySelector(".figures").textContent = parts.join(" · ");
 };
 
@@ -131,7 +137,7 @@ const ask = async (section, off, signal) => {
   section.hidden = false;
   const state = section.querySelector(".state");
   state.textContent = "waiting for the first words…";
-  const figures = { began: performance.now(), accepted: 0, rejected: 0, gone: [] };
+  const figures = { began: performance.now(), accepted: 0, rejected: 0, kept: 0, drafted: 0, gone: [] };
   const limit = Number($("limit").value);
   const body = {
     model: $("model").textContent, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true },
@@ -223,9 +229,8 @@ const look = async () => {
   $("waiting").textContent = value("semspec:waiting");
   const draft = value("semspec:generation_tokens_total", 'author="draft"');
   const written = draft + value("semspec:generation_tokens_total", 'author="target"');
-  const yes = value("semspec:steps_total", 'verdict="accepted"'), no = value("semspec:steps_total", 'verdict="rejected"');
   $("share").textContent = percent(draft, written);
-  $("accepted").textContent = percent(yes, yes + no);
+  $("accepted").textContent = percent(value("vllm:spec_decode_num_accepted_tokens_total"), value("vllm:spec_decode_num_draft_tokens_total"));
   $("written").textContent = written.toLocaleString("en");
 };
 look();

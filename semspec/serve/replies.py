@@ -17,6 +17,7 @@ from semspec.serve.figures import Speculation, Usage
 from semspec.serve.seeds import repeats
 
 DONE = b"data: [DONE]\n\n"
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def event(body: object) -> bytes:
@@ -26,7 +27,7 @@ def event(body: object) -> bytes:
 
 def dumps(body: object) -> bytes:
     """Return JSON in UTF-8; what is no number in JSON is null."""
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return _encode(body).encode()
 
 
 def call_id() -> str:
@@ -50,6 +51,8 @@ def step_told(step: Step) -> dict[str, Any]:
         "score": number(step.score),
         "tokens": step.tokens,
     }
+    if step.drafted is not None:
+        told["drafted"] = step.drafted
     return {**told, "text": step.text} if step.text else told
 
 

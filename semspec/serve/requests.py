@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -316,6 +316,8 @@ def _choosing(value: Any) -> Choosing:
 class Request(_Strict):
     """What chats and completions have in common."""
 
+    elsewhere: ClassVar[Mapping[str, str]]  # fields of the other endpoint: the path to send them to
+
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
@@ -400,6 +402,8 @@ class Request(_Strict):
 
 class ChatRequest(Request):
     """The body of /v1/chat/completions."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {"prompt": "/v1/completions"}
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -518,6 +522,8 @@ class ChatRequest(Request):
 class CompletionRequest(Request):
     """The body of /v1/completions: raw text or ids, continued."""
 
+    elsewhere: ClassVar[Mapping[str, str]] = {"messages": "/v1/chat/completions"}
+
     prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: int | None = None
@@ -550,6 +556,11 @@ def parse(kind: type[M], body: bytes, header: str | None = None) -> M:
         why = error.errors(include_url=False, include_input=False)[0]["msg"]
         raise ApiError(400, f"the body is not a JSON object: {why}", code="invalid_json") from None
     given = dict(found.__pydantic_extra__ or {})
+    for name, path in kind.elsewhere.items():
+        if name in given:
+            raise refused(
+                name, f"is a field of {path}: send the request there, or leave the field out"
+            )
     for name, values in NEUTRAL.items():
         if name in kind.model_fields or name not in given:
             continue

@@ -31,6 +31,9 @@ SHARE = 0.004  # the same, for each answer that is under way: the longer one cou
 LONG = 0.2  # the same, of an answer that comes faster than anybody reads
 READABLE = 100  # tokens a second
 TURN = 0.002  # seconds that a delivery may take while the models' thread stands back for it
+SILENT = (
+    1.25  # times the pause after which what was told is delivered although nothing more has come
+)
 AGAIN = 15.0  # seconds after which a drafter that was lost is tried again
 
 
@@ -197,7 +200,8 @@ class Mailbox:
     To wake the loop costs the driver's thread a system call, and then its turn while the loop works: a delivery takes the
     interpreter's lock three times, and each time the other thread has to be woken. So what comes within ``PAUSE`` of the last
     delivery is delivered together, and an end at once. The pause is longer where the text comes faster than anybody reads (``LONG``), and
-    where many answers are under way, so that all of them together are not told more often than every ``SHARE`` seconds.
+    where many answers are under way, so that all of them together are not told more often than every ``SHARE`` seconds. The thread
+    that tells looks at the clock itself: a timer would wake the loop once more for every delivery.
 
     The thread of an answer that is alone stands back until its news are delivered: two threads that both want the lock hand it to
     and fro, which takes several times as long as the delivery does.
@@ -207,7 +211,9 @@ class Mailbox:
         """``busy``: how many answers are under way."""
         self._choices, self._busy = choices, busy
         self._event, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        self._quiet = self._told = False  # the loop wants no call; there is something for it
+        self._called = self._told = False  # the loop was woken; there is something for it
+        self._next = 0.0  # when it may be woken again
+        self._stopped: BaseException | None = None
         self._pause, self._tokens = PAUSE, 0  # the last one, and what was told before it
         self._delivered = threading.Lock()  # free once what was told is delivered
         self._delivered.acquire()
@@ -216,25 +222,34 @@ class Mailbox:
 
     def _wake(self, ended: bool) -> None:
         self._told = True
-        if ended or not self._quiet:
-            self._quiet = True
+        if ended or (not self._called and time.monotonic() >= self._next):
+            self._called = True
             with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
                 self._loop.call_soon_threadsafe(self._event.set)
             if not ended and self._busy() == 1:
                 self._delivered.acquire(timeout=TURN)
 
-    def _listen(self) -> None:
-        self._quiet = False  # before the look: who tells afterwards calls
+    def _look(self) -> None:
         if self._told:
             self._event.set()
 
+    def stop(self, error: BaseException) -> None:
+        """Let who waits for news get an error; for the event loop."""
+        self._stopped = error
+        self._event.set()
+
     async def news(self) -> AsyncIterator[tuple[int, News]]:
-        """Yield what is new, with the number of its choice, until all have ended."""
+        """Yield what is new, with the number of its choice, until all have ended; raise what ``stop`` was given."""
         left, tokens = set(range(len(self._choices))), [0] * len(self._choices)
+        silence: asyncio.TimerHandle | None = None
         while left:
             await self._event.wait()
             self._event.clear()
-            self._quiet, self._told = True, False
+            if silence is not None:
+                silence.cancel()
+            if self._stopped is not None:
+                raise self._stopped
+            self._told = False
             for number in sorted(left):
                 news = self._choices[number].take()
                 tokens[number] = news.tokens
@@ -242,9 +257,12 @@ class Mailbox:
                     left.discard(number)
                 if news.items or news.logprobs or news.ended:
                     yield number, news
+            pause = self._next_pause(sum(tokens))
+            if left:
+                silence = self._loop.call_later(SILENT * pause, self._look)
+            self._next, self._called = time.monotonic() + pause, False
             if self._delivered.locked():
                 self._delivered.release()
-            self._loop.call_later(self._next_pause(sum(tokens)), self._listen)
 
     def _next_pause(self, tokens: int) -> float:
         """Return how long nothing is to be told, now that so many tokens have been."""

@@ -83,6 +83,36 @@ def test_steps_arrive_coloured_by_their_author(browser: Browser, live: Live, dar
     assert (sum(map(int, paper[4:-1].split(","))) < 200) == dark
 
 
+@pytest.fixture(scope="module")
+def by_tokens() -> Iterator[Live]:
+    options = "split=token", "accept=greedy", "draft_length=6", "adaptive=false", "temperature=0"
+    with serving(*options) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("width", "height"), [(1100, 900), (360, 740)], ids=["desk", "telephone"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_of_drafts_by_tokens_the_tokens_that_are_kept_are_counted(
+    browser: Browser, by_tokens: Live, dark: bool, width: int, height: int
+) -> None:
+    """As many as the answer's own figures say; what was rejected is not shown, and the legend has nothing about it."""
+    opened = browser.open_url(f"{by_tokens.url}/", width=width, height=height, dark=dark)
+    page = answered(opened, alone=True)
+    picture(page, f"tokens-{width}-{'dark' if dark else 'light'}")
+    assert page.errors == []
+    told = by_tokens.chat(max_tokens=256)["metrics"]["speculative_decoding"]
+    kept, drafted = told["num_accepted_draft_tokens"], told["num_draft_tokens"]
+    assert 0 < kept < drafted
+    figures = page.evaluate("document.querySelector('#with .figures').innerText")
+    assert f"{kept} of {drafted} drafted tokens kept" in figures and "steps" not in figures
+    assert "drafted" not in page.evaluate("document.querySelector('#without .figures').innerText")
+    shown = "[...document.querySelectorAll('#with .legend li')].filter((e) => e.checkVisibility()).map((e) => e.innerText)"
+    assert page.evaluate(shown) == ["drafted, accepted", "written by the target"]
+    assert page.evaluate("document.querySelectorAll('#with span.draft').length") > 0
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert not [one for one in page.evaluate(CONTRASTS) if one[2] < 4.5]
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_telephone_needs_no_sideways_scrolling(browser: Browser, live: Live, dark: bool) -> None:
     page = browser.open_url(f"{live.url}/", width=360, height=740, dark=dark)
@@ -122,10 +152,10 @@ def test_load_queue_and_acceptance_are_shown_while_requests_run(browser: Browser
 def told(live: Live) -> dict[str, str]:
     """Return what the counters say now, as the page writes it."""
     tokens = {who: live.metric("semspec:generation_tokens_total", author=who) for who in ("draft", "target")}  # fmt: skip
-    steps = {how: live.metric("semspec:steps_total", verdict=how) for how in ("accepted", "rejected")}  # fmt: skip
+    kept, drafted = (live.metric(f"vllm:spec_decode_num_{one}_tokens_total") for one in ("accepted", "draft"))  # fmt: skip
     return {
         "share": percent(tokens["draft"], sum(tokens.values())),
-        "accepted": percent(steps["accepted"], sum(steps.values())),
+        "accepted": percent(kept, drafted),
         "written": f"{int(sum(tokens.values())):,}",
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from semspec.models.memory import VISIBLE
 from tests.support import sglang_env
 from tests.support.processes import finished, hear_interrupts, left, marked
+from tests.support.sglang_servers import main_process_of
 
 # drafts of fixed lengths: with adaptive=true a slow machine may not draft at all, and the texts of step rules go by what is drafted
 COMMON = (
@@ -99,6 +101,25 @@ def test_a_killed_run_leaves_no_server_and_goes_on_with_others(tmp_path: Path) -
     assert sum(kept for *_, kept in outcomes(folder)) > 0
     result = json.loads((folder / "result.json").read_text())
     assert result["prefix_reuse"]["target"] > 0.3
+
+
+def test_a_run_goes_on_once_the_only_servers_of_its_models_are_back(tmp_path: Path) -> None:
+    """Both are killed; it waits for longer than its patience, and its texts are those of engine=hf."""
+    folder, rule = tmp_path / "own", ("accept=logprob", "problems=8")
+    run = Run(folder, "engine=sglang", "engine.patience=2", *rule)
+    run.until("problems.jsonl", 1)
+    for role in ("target", "draft"):
+        os.kill(main_process_of(run.process.pid, role), signal.SIGKILL)
+    assert len(outcomes(folder)) < 8, "the run was over before its servers were killed"
+    shown, told = run.process.communicate(timeout=WAIT)
+    assert run.process.returncode == 0, told
+    for role in ("target", "draft"):
+        states = re.findall(rf"the {role}'s server at .*? is (lost|started again|back):", shown)
+        assert states == ["lost", "started again", "back"], shown
+    assert marked(run.mark) == []
+    finished(command(tmp_path / "hf", "engine=hf", *rule), more=variables(), seconds=WAIT)
+    assert outcomes(folder) == outcomes(tmp_path / "hf")
+    assert sum(kept for *_, kept in outcomes(folder)) > 0
 
 
 def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import pytest
 from semspec.models.memory import VISIBLE
 from tests.support.processes import left, marked
 from tests.support.serving import COMMAND, Live, serving
+from tests.support.sglang_servers import main_process_of
 
 OPTIONS = ("accept=logprob", "temperature=0", "concurrency=2", "max_new_tokens=60", "adaptive=false")  # fmt: skip
 WAIT = 600.0  # a machine may be busy
@@ -65,9 +66,7 @@ def answers(live: Live) -> list[Any]:
 
 def main_process(live: Live, name: str) -> psutil.Process:
     """SGLang's main process of one of its servers, as it runs now."""
-    children = psutil.Process(live.process.pid).children()
-    (keeper,) = (one for one in children if any(w.endswith(f"/{name}.log") for w in one.cmdline()))
-    return keeper.children()[0]
+    return psutil.Process(main_process_of(live.process.pid, name))
 
 
 def states(live: Live, role: str) -> list[str]:

@@ -41,6 +41,15 @@ class Pair:
         ]
 
 
+def main_process_of(parent: int, name: str) -> int:
+    """Return SGLang's main process of one of the servers that a run or server has started itself, as it runs now."""
+    import psutil  # comes with SGLang
+
+    keepers = psutil.Process(parent).children()
+    (keeper,) = (one for one in keepers if any(w.endswith(f"/{name}.log") for w in one.cmdline()))
+    return int(keeper.children()[0].pid)
+
+
 def free_port() -> int:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

@@ -64,3 +64,21 @@ def test_a_field_of_another_path_is_no_suggestion() -> None:
     with pytest.raises(ApiError) as refused:
         parse(CompletionRequest, json.dumps({"prompt": "1", "message": TURN}).encode())
     assert "did you mean" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "named", "path"),
+    [
+        (CompletionRequest, {"messages": TURN}, "messages", "/v1/chat/completions"),
+        (CompletionRequest, {"prompt": "1", "messages": TURN}, "messages", "/v1/chat/completions"),
+        (ChatRequest, {"prompt": "1 + 1"}, "prompt", "/v1/completions"),
+        (ChatRequest, {"messages": TURN, "prompt": "1 + 1"}, "prompt", "/v1/completions"),
+    ],
+)
+def test_a_body_for_the_other_endpoint_is_told_where_to_go(
+    kind: type[ChatRequest], body: dict[str, Any], named: str, path: str
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse(kind, json.dumps(body).encode())
+    assert (refused.value.status, refused.value.param) == (400, named)
+    assert f"{named}: is a field of {path}: send the request there" in refused.value.message

@@ -9,8 +9,8 @@ import json
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, cast
 
 import pytest
 import torch
@@ -549,6 +549,17 @@ def test_a_server_of_ones_own_that_has_ended_is_asked_nothing_until_it_is_found(
     assert all(replicas.of(Context(key, [0])) is b for key in range(4))
     replicas.lost_again(a, "it holds another model")
     assert told[-1].state == "lost" and replicas.away == 1
+
+
+def test_patience_does_not_end_while_a_server_of_ones_own_is_started_again() -> None:
+    (place,) = places = [Named("a")]
+    returning = [True]
+    replicas = Replicas(cast(Any, places), "target", 0.0, returning=lambda: returning[0])
+    for _ in range(3):
+        replicas.lost(cast(Any, place), "killed")
+    returning[0] = False  # it is given up
+    with pytest.raises(UserError, match="target's server at a does not answer"):
+        replicas.lost(cast(Any, place), "killed")
 
 
 class Moody:

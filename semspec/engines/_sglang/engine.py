@@ -46,16 +46,18 @@ class SglangEngine:
         files_known: bool = False,
         tell: Callable[[str], object] = lambda line: None,
         restarts: Restarts | None = None,
+        waits: bool = True,
     ) -> None:
         """Check the servers; ``files_known``: they load files of this machine, which are identified as such.
 
         ``tell`` gets a line for each server that is lost or back, from this engine's thread. ``restarts`` starts
-        servers again that have ended.
+        servers again that have ended; ``waits``: questions wait for that, however long ``patience`` is.
         """
         self.offers, self.stop_ids = Sglang.offers, stop_ids
         self.vocabulary, self.layers, self.width = expected.vocabulary, expected.layers, expected.width  # fmt: skip
         self.files_known, self._restarts = files_known, restarts
-        self.replicas = Replicas(places, role, patience, tell)
+        returning = self._returning if waits else lambda: False
+        self.replicas = Replicas(places, role, patience, tell, returning)
         self._checks = Checks(self.replicas, expected, check)
         self._sender = Sender(self.replicas, self._checks)
         self._streams = Streams(self._sender, self._checks)
@@ -201,6 +203,11 @@ class SglangEngine:
         restarts = self._restarts
         places = self.replicas.places
         return restarts is not None and any(restarts.expects(one.http.url) for one in places)
+
+    def _returning(self) -> bool:
+        """Return whether one of our servers has ended and is being started again."""
+        restarts, places = self._restarts, self.replicas.places
+        return restarts is not None and any(restarts.returns(one.http.url) for one in places)
 
     async def _welcome(self, place: Server) -> None:
         """Use a server that was started again from now on, if it holds what it held."""

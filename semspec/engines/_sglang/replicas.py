@@ -23,11 +23,16 @@ class Replicas:
         role: Role,
         patience: float = 0.0,
         tell: Callable[[ReplicaLine], object] = lambda line: None,
+        returning: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``tell`` gets a line when a server is lost, and one when it answers again."""
+        """``tell`` gets a line when a server is lost, and one when it answers again.
+
+        ``returning``: True while one of them is being started again, so that patience does not end.
+        """
         assert places
         self.places, self.role, self.patience = list(places), role, patience
         self._tell, self._away = tell, dict[Server, float]()  # since when, as it was told
+        self._returning = returning
         self._home: dict[int, Server] = {}
         self._lost: dict[Server, float] = {}  # when it last failed
         self._ended: set[Server] = set()  # processes of our own that are gone
@@ -105,7 +110,7 @@ class Replicas:
         if any(self._alive(other) for other in self.places):
             return
         self._dark = now if self._dark is None else self._dark
-        if now - self._dark < self.patience:
+        if now - self._dark < self.patience or self._returning():
             return
         raise self.unreachable(", ".join(one.name for one in self.places), why)
 
