@@ -146,15 +146,18 @@ def lossless_path(
     q: Tensor | None,
     uniforms: Sequence[float],
     stop_ids: Collection[int] = (),
+    loose: Sequence[bool] | None = None,
 ) -> list[int]:
     """Return what ``walk`` does over ``lossless_nodes``, by a look at the nodes that it comes to.
 
     Rows are in main memory, where single numbers are cheap: those of a path take less than operations over all nodes.
+    ``loose``: the nodes that are kept whatever the lossless rule says of them.
     """
     judged = _point_mass_child if q is None else _sampled_child
+    free = loose or [False] * len(tokens)
     path: list[int] = []
     row, child = 0, -1
-    while shape.children[row] and (child := judged(p, q, tokens, shape, row, uniforms)) >= 0:
+    while shape.children[row] and (child := judged(p, q, tokens, shape, row, uniforms, free)) >= 0:
         path.append(child)
         row = child + 1
         if tokens[child] in stop_ids:
@@ -169,13 +172,14 @@ def _point_mass_child(
     shape: Shape,
     row: int,
     uniforms: Sequence[float],
+    loose: Sequence[bool],
 ) -> int:
     """Return the child of a row's node that is kept, or -1: see ``point_mass_nodes``."""
     own, left, rejected = p[row].numpy(), 1.0, set[int]()
     for child in shape.children[row]:
         token = tokens[child]
         px = 0.0 if token in rejected else float(own[token])
-        if uniforms[child] * max(left, 0.0) < px:
+        if loose[child] or uniforms[child] * max(left, 0.0) < px:
             return child
         rejected.add(token)
         left -= px
@@ -189,21 +193,29 @@ def _sampled_child(
     shape: Shape,
     row: int,
     uniforms: Sequence[float],
+    loose: Sequence[bool],
 ) -> int:
     """Return the child of a row's node that is kept, or -1: see ``lossless_nodes``."""
     assert q is not None
-    ps = qs = torch.empty(0)
-    elder: int | None = None
-    for child in shape.children[row]:
-        if elder is None:
-            ps, qs = p[row : row + 1], q[child : child + 1]
-        else:
-            ps, qs = _after_rejection(ps, qs, torch.tensor([elder]))
-        elder = tokens[child]
-        px, qx = float(ps[0, elder]), float(qs[0, elder])
-        if uniforms[child] * (qx if qx > 0 else 1.0) < px:
+    elder, *younger = shape.children[row]
+    token = tokens[elder]
+    px, qx = float(p.numpy()[row, token]), float(q.numpy()[elder, token])
+    if loose[elder] or _is_held(px, qx, uniforms[elder]):
+        return elder
+    ps, qs = p[row : row + 1], q[elder : elder + 1]
+    for child in younger:
+        ps, qs = _after_rejection(ps, qs, torch.tensor([tokens[elder]]))
+        token = tokens[child]
+        px, qx = float(ps[0, token]), float(qs[0, token])
+        if loose[child] or _is_held(px, qx, uniforms[child]):
             return child
+        elder = child
     return -1
+
+
+def _is_held(px: float, qx: float, uniform: float) -> bool:
+    """Return min(1, p(x)/q(x)) > u for one token: see ``_held``."""
+    return uniform * (qx if qx > 0 else 1.0) < px
 
 
 def without_gaps(flags: Tensor, parents: Tensor) -> Tensor:

@@ -87,8 +87,6 @@ class Curve:
         self.version = 0  # of what was measured
         self.price = ContextPrice()
         self._lines: dict[int | None, Line] = {}  # by the step of the context
-        self._tables: dict[int | None, list[float]] = {}
-        self._tabled = 0  # the version of these tables
 
     def add(self, size: float, seconds: float, context: float = 0) -> None:
         """Take a measurement into the averages."""
@@ -122,7 +120,6 @@ class Curve:
         """Let related measurements say what the context costs, as far as these do not."""
         self.price.lean(fetched, computed)
         self._lines.clear()
-        self._tables.clear()
 
     def at(self, size: float, context: float | None = None) -> float:
         """Return the seconds of a size behind so many positions; None: behind as many as it was measured behind."""
@@ -148,17 +145,6 @@ class Curve:
     def most(self) -> float:
         """The largest size measured."""
         return next(reversed(self.points.values())).size
-
-    def table(self, size: int, context: float | None = None) -> Sequence[float]:
-        """Return the seconds of each size from 0 to ``size``, drawn anew after every few measurements."""
-        if self.version - self._tabled >= REFIT:
-            self._tables.clear()
-            self._tabled = self.version
-        step = self._step(context)
-        known = self._tables.get(step, [])
-        if len(known) <= size:
-            known = self._tables[step] = [self.at(n, context) for n in range(size + 1)]
-        return known
 
     def _step(self, context: float | None) -> int | None:
         """Return the step in which a context is; None: it makes no difference."""

@@ -88,6 +88,8 @@ def _trim_tree(
     draft: Draft, left: int, stop_ids: Collection[int], thinking: Thinking | None
 ) -> None:
     tokens, parents = draft.tokens, draft.parents or []
+    if thinking is None and len(tokens) <= left and not any(token in stop_ids for token in tokens):
+        return  # nothing ends, and no path can be too long
     depth = depths(parents)
     closed = thinking.closed_before(tokens, parents) if thinking is not None else None
     stays = {-1: None}  # nodes, as an ordered set

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from semspec.decoding.sampling import draw_next
 from semspec.deferred import Tensor, torch
 from semspec.drafters._base import DraftSessionBase
@@ -22,25 +25,30 @@ def head_sources(head: ModelConfig) -> list[Source]:
 
 
 class HeadSession(DraftSessionBase):
-    """A session that computes its rows by itself."""
+    """A session that computes its rows by itself, over the whole vocabulary or over the tokens that it can draft."""
 
     longest: int | None = None  # tokens of a chain that it can draft; None: any number
+    names: NDArray[np.int64] | None = (
+        None  # the tokens that columns stand for, ascending; None: all
+    )
 
     def __init__(self, kit: Kit, options: TreeOptions) -> None:
         self.kit, self.options = kit, options
 
-    def rows(
-        self, tokens: Sequence[int], parents: Sequence[int], count: int, sampling: Sampling
-    ) -> Tensor:
-        """Probabilities [count, vocabulary] of what follows the last ``count`` of these nodes.
+    def rows(self, tokens: Sequence[int], parents: Sequence[int], sampling: Sampling) -> Tensor:
+        """Probabilities [n, columns] of what follows n new nodes, all of one level.
 
-        Without tokens, of what follows the context. The nodes before those were given before.
+        Without tokens, [1, columns] of what follows the context. ``parents`` are counted in the order in which nodes were given.
         """
         raise NotImplementedError
 
     def likeliest(self, tokens: Sequence[int], parents: Sequence[int]) -> int:
-        """Return the most probable token after the last of these nodes, as ``rows`` is asked for it."""
-        return int(self.rows(tokens, parents, 1, Sampling(0.0))[0].argmax())
+        """Return the most probable token after one new node, as ``rows`` is asked for it."""
+        return int(self.rows(tokens, parents, Sampling(0.0))[0].argmax())
+
+    def whole(self, rows: Tensor) -> Tensor:
+        """Spread rows over the whole vocabulary."""
+        return rows
 
     def drafted(self, room: Room) -> Draft:
         """Called once the session has followed the context to its end."""
@@ -48,10 +56,19 @@ class HeadSession(DraftSessionBase):
             if room.chain or not self.options.levels:
                 return self._chain(room)
             sampling = tree_sampling(self.kit.sampling)
-            tree = self.options.seed(self.kit, room)
+            tree = self.options.seed(self.kit, room, self.names)
             while tree.open:
-                tree.grow(self.rows(*tree.reading(), len(tree.open), sampling))
-            return self.options.finished(tree, self.kit)
+                tree.grow(self.rows(*tree.opened(), sampling))
+            draft = self.options.finished(tree, self.kit)
+            if (rows := draft.evidence.get(PROBS)) is not None:
+                self._give(draft, rows, sampled=draft.probs is not None)
+            return draft
+
+    def _give(self, draft: Draft, rows: Tensor, sampled: bool) -> None:
+        """Give a draft the rows that its tokens were taken from, or drawn from."""
+        whole = self.whole(rows)
+        draft.evidence = {PROBS: whole}
+        draft.probs = whole if sampled else None
 
     def _chain(self, room: Room) -> Draft:
         kit = self.kit
@@ -59,12 +76,13 @@ class HeadSession(DraftSessionBase):
         limit = room.limit if self.longest is None else min(room.limit, self.longest)
         while True:
             count = len(draft.tokens)
-            so_far = draft.tokens, range(-1, count - 1)
+            last = draft.tokens[-1:], [count - 2] * (count > 0)
             if kit.sampling.greedy:
-                token = self.likeliest(*so_far)
+                token = self.likeliest(*last)
             else:
-                rows.append(self.rows(*so_far, 1, kit.sampling))
+                rows.append(self.rows(*last, kit.sampling))
                 token = draw_next(rows[-1][0], kit.sampling, kit.rng)
+                token = token if self.names is None else int(self.names[token])
             draft.tokens.append(token)
             if (end := boundary.feed(token)) is not None:
                 draft.ends.append(count + 1 + end)
@@ -73,6 +91,5 @@ class HeadSession(DraftSessionBase):
         if len(draft.ends) < room.units and (not draft.ends or draft.ends[-1] <= count):
             draft.ends.append(count + 1)  # what was left open counts as a unit
         if not kit.sampling.greedy:  # greedy tokens were not sampled: point masses
-            draft.probs = torch.cat(rows)
-            draft.evidence = {PROBS: draft.probs}
+            self._give(draft, torch.cat(rows), sampled=True)
         return draft

@@ -6,18 +6,19 @@
     draft = tree.draft()
 
 ``tree.read`` lists the nodes that a model has to read for this, parents first, those that are open at
-the end; ``reading()`` gives them as the tokens and parents of a query.
+the end; ``reading()`` gives them as the tokens and parents of a query, ``opened()`` the open ones alone.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from semspec.decoding.sampling import draw_summed
 from semspec.deferred import Tensor, torch
@@ -49,8 +50,11 @@ class Size:
 class Growth:
     """The nodes so far, and which of them are to have children."""
 
-    def __init__(self, size: Size, stop_ids: Collection[int]) -> None:
+    def __init__(
+        self, size: Size, stop_ids: Collection[int], names: NDArray[np.int64] | None = None
+    ) -> None:
         self.size, self.stop_ids = size, stop_ids
+        self.names = names  # the tokens that columns of rows stand for; None: column i is token i
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.level = 0
@@ -90,8 +94,15 @@ class Growth:
 
     def reading(self) -> tuple[list[int], list[int]]:
         """Tokens and parents of what a model reads, the open nodes last."""
-        places = [self._place[self.parents[node]] for node in self.read]
-        return [self.tokens[node] for node in self.read], places
+        return self._read(self.read)
+
+    def opened(self) -> tuple[list[int], list[int]]:
+        """Tokens and parents of the open nodes, parents as places in ``read``; none for the context."""
+        return self._read(self.open if self.tokens else ())
+
+    def _read(self, nodes: Sequence[int]) -> tuple[list[int], list[int]]:
+        places = [self._place[self.parents[node]] for node in nodes]
+        return [self.tokens[node] for node in nodes], places
 
     def draft(self, sampled: bool = False, with_rows: bool = True) -> Draft:
         """Return the tree, if asked with the rows at each node's parent.
@@ -122,8 +133,10 @@ class BestFirst(Growth):
     No child scores higher than its parent, so that these are closed under ancestors.
     """
 
-    def __init__(self, size: Size, stop_ids: Collection[int]) -> None:
-        super().__init__(size, stop_ids)
+    def __init__(
+        self, size: Size, stop_ids: Collection[int], names: NDArray[np.int64] | None = None
+    ) -> None:
+        super().__init__(size, stop_ids, names)
         self.scores: list[float] = []
         self._kept: list[int] = []  # the best nodes so far, the best first
 
@@ -139,7 +152,8 @@ class BestFirst(Growth):
             flat = np.sort(flat[(-sums[flat]).argsort(kind="stable")[:nodes]])
         first = len(self.tokens)
         self.parents += [self.open[parent] for parent in (flat // width).tolist()]
-        self.tokens += best.indices.cpu().numpy().ravel()[flat].tolist()
+        columns = best.indices.cpu().numpy().ravel()[flat]
+        self.tokens += (columns if self.names is None else self.names[columns]).tolist()
         self.scores += sums[flat].tolist()
         self._kept += range(first, len(self.tokens))
         self._kept.sort(key=self.scores.__getitem__, reverse=True)  # of equals the older first
@@ -161,8 +175,14 @@ class Fixed(Growth):
     what was drawn, or they would be no sample any more; the shape sees to that.
     """
 
-    def __init__(self, size: Size, stop_ids: Collection[int], rng: random.Random | None) -> None:
-        super().__init__(size, stop_ids)
+    def __init__(
+        self,
+        size: Size,
+        stop_ids: Collection[int],
+        rng: random.Random | None,
+        names: NDArray[np.int64] | None = None,
+    ) -> None:
+        super().__init__(size, stop_ids, names)
         self.rng = rng
         self.shape = fixed_shape(size.depth, size.top_k, size.nodes)
         self._stands: dict[int, tuple[int, ...]] = {ROOT: ()}  # node -> its ranks from the root on
@@ -170,15 +190,15 @@ class Fixed(Growth):
     def _children(self, rows: Tensor) -> None:
         counts = [self.shape[self._stands[node]] for node in self.open]
         picked = self._likeliest(rows, counts) if self.rng is None else self._drawn(rows, counts)
-        for node, tokens in zip(self.open, picked, strict=True):
+        for node, columns in zip(self.open, picked, strict=True):
             at = self._stands[node]
-            for rank, token in enumerate(tokens):
+            for rank, column in enumerate(columns):
                 self._stands[len(self.tokens)] = (*at, rank)
                 self.parents.append(node)
-                self.tokens.append(token)
+                self.tokens.append(column if self.names is None else int(self.names[column]))
 
     def _likeliest(self, rows: Tensor, counts: list[int]) -> list[list[int]]:
-        """The most probable tokens of each row, so many of each."""
+        """The columns of the most probable tokens of each row, so many of each."""
         values, best = rows.topk(min(max(counts), rows.shape[-1]), -1)
         pairs = zip(best.tolist(), values.tolist(), counts, strict=True)
         return [
@@ -187,7 +207,7 @@ class Fixed(Growth):
         ]
 
     def _drawn(self, rows: Tensor, counts: list[int]) -> list[list[int]]:
-        """Tokens of each row, drawn one after the other."""
+        """Columns of tokens of each row, drawn one after the other."""
         assert self.rng is not None
         rows = rows.cpu()
         sums, own, found = rows.cumsum(-1).numpy(), rows.numpy(), list[list[int]]()
@@ -228,12 +248,12 @@ class TreeOptions(DrafterBase):
     def drawn(self, sampling: Sampling) -> bool:
         return self.tree == "sampled" and not sampling.greedy
 
-    def seed(self, kit: Kit, room: Room) -> Growth:
-        """A tree without nodes, as deep as there is room for."""
+    def seed(self, kit: Kit, room: Room, names: NDArray[np.int64] | None = None) -> Growth:
+        """A tree without nodes, as deep as there is room for; ``names``: the tokens of rows' columns."""
         size = Size(min(self.levels, room.tokens, room.units), self.tree_top_k, self.tree_nodes)
         if self.tree == "dynamic":
-            return BestFirst(size, kit.stop_ids)
-        return Fixed(size, kit.stop_ids, kit.rng if self.drawn(kit.sampling) else None)
+            return BestFirst(size, kit.stop_ids, names)
+        return Fixed(size, kit.stop_ids, kit.rng if self.drawn(kit.sampling) else None, names)
 
     def finished(self, tree: Growth, kit: Kit) -> Draft:
         """The draft of a tree from ``seed``."""

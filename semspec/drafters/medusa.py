@@ -88,11 +88,10 @@ class MedusaSession(HeadSession):
         self.depth = []
         return self.drafted(room)
 
-    def rows(
-        self, tokens: Sequence[int], parents: Sequence[int], count: int, sampling: Sampling
-    ) -> Tensor:
+    def rows(self, tokens: Sequence[int], parents: Sequence[int], sampling: Sampling) -> Tensor:
         """The same row for all nodes of a level: a head knows nothing of what the others guessed."""
-        for parent in list(parents)[len(self.depth) :]:
+        for parent in parents:
             self.depth.append(1 if parent < 0 else self.depth[parent] + 1)
         level = self.depth[-1] if tokens else 0
-        return probabilities(self.logits[level : level + 1], sampling).expand(count, -1)
+        row = probabilities(self.logits[level : level + 1], sampling)
+        return row.expand(max(len(tokens), 1), -1)

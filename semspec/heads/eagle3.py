@@ -16,6 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from semspec.deferred import Tensor, torch
 from semspec.deferred import functional as F
 from semspec.errors import UserError
@@ -214,6 +217,10 @@ class Eagle3:
         own = torch.arange(shape.draft_vocabulary, device=self.embed.device)
         # d2t holds the offset from the head's id of a token to the target's
         self.ids: Tensor | None = None if d2t is None else own + d2t
+        if self.ids is not None:  # a draw takes tokens in the order of the target's vocabulary
+            self.ids, order = self.ids.sort()
+            self.head = self.head[order]
+        self.names: NDArray[np.int64] | None = None if self.ids is None else self.ids.cpu().numpy()
         self._turns = torch.empty(0, dtype=torch.complex64)
         self._twins: dict[torch.device, Eagle3] = {}
         self.step: Any = None  # ``eagle3_step.HeadStep``, once it is needed
@@ -311,7 +318,7 @@ class Eagle3:
 
     def token(self, own: int) -> int:
         """Return the target's id of a token of the draft vocabulary."""
-        return own if self.ids is None else int(self.ids[own])
+        return own if self.names is None else int(self.names[own])
 
 
 def sizes_of(shape: Shape) -> dict[str, Any]:

@@ -1,41 +1,56 @@
 """The EAGLE-3 head's layer over a few pairs in float32 on a CPU, with as few operations as possible.
 
-What ``engines._lean.step`` does for models: the cost of so small a layer is that of calling torch. The norm's factor goes into
-the product, one complex product turns queries and keys, keys and values are one row of the cache, and of a small vocabulary
-the tokens' half of the first product is looked up.
+What ``engines._lean.step`` does for models: the cost of so small a layer is that of calling torch. The norm's factor goes into the
+product, one complex product turns queries and keys, keys and values are one row of the cache, and of a small vocabulary the tokens'
+half of the first product is looked up. Of the context's new pairs only the last one has an output that anybody reads: of the
+others there are keys and values alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from semspec.decoding.visibility import folded_mask
 from semspec.deferred import Tensor, torch
 from semspec.deferred import functional as F
 from semspec.heads.eagle3 import Eagle3
+from semspec.heads.eagle3_pairs import Pairs, PairsBase
 
 MOST = 1 << 24  # numbers: the largest table of what tokens give
 FIRST_POSITIONS = 256
+Rows: TypeAlias = NDArray[np.float32]
+Turns: TypeAlias = NDArray[np.complex64]
+
+
+def pairs_of(head: Eagle3) -> PairsBase:
+    """Return the pairs of a new context, in the way that is cheapest where the head is."""
+    step = HeadStep.of(head)
+    return Pairs(head) if step is None else StepPairs(step)
 
 
 class HeadStep:
-    """The weights of a head, laid out for ``pairs``; shared by all sessions."""
+    """The weights of a head, laid out for few pairs; shared by all sessions."""
 
     def __init__(self, head: Eagle3) -> None:
         self.head, shape = head, head.shape
         self.group = shape.heads // shape.kv_heads
-        self.row = 2 * shape.kv_heads * shape.head_dim  # of the cache: keys, then values
+        self.queries = shape.heads * shape.head_dim
         of_tokens, of_features = head.qkv[:, : shape.width], head.qkv[:, shape.width :]
-        self._of_tokens, self._of_features = of_tokens.t(), of_features.contiguous()
-        self._qkv, self._out = of_features.t().contiguous(), head.out.t()
-        self._gate_up, self._down = head.gate_up.t().contiguous(), head.down.t()
-        self._last = head.head.t()
+        self._of_tokens, self._of_features = of_tokens.t(), of_features
+        # the head's own matrices, seen from the other side: a second copy would take the place of others in the processor's cache
+        self._qkv, self._out, self._last = of_features.t(), head.out.t(), head.head.t()
+        self._gate_up, self._down = head.gate_up.t(), head.down.t()
         self._root = math.sqrt(shape.width)
         self._least = torch.tensor(math.sqrt(shape.eps * shape.width))
         self._zero = torch.zeros(1)
-        self._table: Tensor | None = None
+        self._table: Rows | None = None
         if len(head.embed) * len(head.qkv) <= MOST:
-            self._table = self._given(head.embed)
+            self._table = self._computed(head.embed)
 
     @classmethod
     def of(cls, head: Eagle3) -> HeadStep | None:
@@ -47,72 +62,88 @@ class HeadStep:
         step: HeadStep = head.step
         return step
 
-    def _given(self, rows: Tensor) -> Tensor:
+    def _computed(self, rows: Tensor) -> Rows:
         """Return what tokens of these rows of the embedding add to queries, keys and values."""
-        given: Tensor = rows @ self._of_tokens
-        return given if self.head.qkv_bias is None else given.add_(self.head.qkv_bias)
+        given = rows @ self._of_tokens
+        if self.head.qkv_bias is not None:
+            given += self.head.qkv_bias
+        found: Rows = given.numpy()
+        return found
 
-    def pairs(
+    def _given(self, tokens: Sequence[int]) -> Rows:
+        if self._table is not None:
+            return self._table[tokens]
+        return self._computed(self.head.embed[torch.tensor(tokens)])
+
+    def fill(self, tokens: Sequence[int], hidden: Tensor, turns: Turns) -> Rows:
+        """Return keys and values [n, row of the cache] of pairs; ``turns`` [n, 1, head_dim / 2]."""
+        shape, given = self.head.shape, self._given(tokens)[:, self.queries :]
+        matrix, feature = self._qkv[:, self.queries :], hidden / self._length(hidden)
+        rows: Rows = torch.addmm(torch.from_numpy(given), feature, matrix, alpha=self._root).numpy()
+        keys = rows.reshape(len(rows), -1, shape.head_dim)[:, : shape.kv_heads]
+        turned = keys.view(np.complex64)
+        turned *= turns
+        return rows
+
+    def level(
         self,
         tokens: Sequence[int],
         hidden: Tensor,
-        turns: Tensor,
+        turns: Turns,
         cache: StepCache,
         at: int,
-        mask: Tensor | None,
+        mask: Tensor,
     ) -> Tensor:
-        """Return a [n, width] of pairs whose rows of the cache begin at ``at``.
+        """Return a [n, width] of pairs side by side, whose rows of the cache begin at ``at``.
 
-        ``turns`` [n or 1, 1, head_dim / 2]. ``mask`` [n * group, at + n] has 0 for each row that a pair sees, else -inf; heads that
-        share keys are rows beside each other. None: each pair sees all before it, if at the beginning, or all there are.
+        ``turns`` [1, head_dim / 2]. ``mask`` [n * group, at + n] has 0 for each row that a pair sees, else -inf; heads that share keys
+        are rows beside each other.
         """
         head, shape, count = self.head, self.head.shape, len(tokens)
-        d, kv, group, end = shape.head_dim, shape.kv_heads, self.group, at + count
-        queries = shape.heads * d
-        ids = torch.tensor(tokens)
-        feature = hidden / self._length(hidden)
-        rows = F.embedding(ids, self._table if self._table is not None else head.embed)
-        qkv = torch.addmm(
-            rows if self._table is not None else self._given(rows),
-            feature,
-            self._qkv,
-            alpha=self._root,
-        )
-        qkv.view(count, -1, d)[:, : shape.heads + kv].view(torch.complex64).mul_(turns)
-        keys, values = cache.written(at, qkv[:, queries:])
-        q = qkv.as_strided((kv, count, group, d), (group * d, qkv.shape[1], d, 1))
-        k, v = keys.narrow(2, 0, end), values.narrow(2, 0, end)
-        if at or count == 1:
-            folded = q.reshape(1, kv, count * group, d)
-            seen = F.scaled_dot_product_attention(folded, k, v, mask)
-            seen = seen.view(kv, count, group, d).transpose(0, 1)
-        else:  # a whole prompt needs no mask of its length squared
-            many = q.transpose(1, 2).reshape(1, shape.heads, count, d)
-            seen = F.scaled_dot_product_attention(many, k, v, is_causal=True, enable_gqa=group > 1)
-            seen = seen.transpose(1, 2)
+        d, kv, group = shape.head_dim, shape.kv_heads, self.group
+        feature, given = hidden / self._length(hidden), torch.from_numpy(self._given(tokens))
+        rows: Rows = torch.addmm(given, feature, self._qkv, alpha=self._root).numpy()
+        turned = rows.reshape(count, -1, d)[:, : shape.heads + kv].view(np.complex64)
+        turned *= turns
+        keys, values = cache.written(at, rows[:, self.queries :])
+        q = rows[:, : self.queries].reshape(count, kv, group, d).swapaxes(0, 1)
+        folded = torch.from_numpy(q.reshape(1, kv, count * group, d))
+        seen = F.scaled_dot_product_attention(folded, keys, values, mask)
+        seen = seen.view(kv, count, group, d).transpose(0, 1).reshape(count, self.queries)
         residual = hidden
         if head.residual_norm is not None:
             residual = feature * (self._root * head.residual_norm)
-        x = torch.addmm(residual, seen.reshape(count, queries), self._out)
+        x = torch.addmm(residual, seen, self._out)
         if head.out_bias is not None:
             x += head.out_bias
-        return self._mlp(x)
+        bias, down = head.gate_up_bias, head.down_bias
+        both = torch.addmm(
+            bias if bias is not None else self._zero,
+            x / self._length(x),
+            self._gate_up,
+            beta=bias is not None,
+            alpha=self._root,
+        )
+        gate, up = both.chunk(2, 1)
+        x = torch.addmm(x, F.silu(gate).mul_(up), self._down)
+        return x if down is None else x.add_(down)
 
-    def pair(self, token: int, hidden: Tensor, turns: Tensor, cache: StepCache, at: int) -> Tensor:
-        """Return a [1, width] of one pair that sees all before it, as ``pairs`` does: by vectors, which takes fewer operations.
+    def pair(self, token: int, x: Tensor, turns: Turns, cache: StepCache, at: int) -> Tensor:
+        """Return a [width] of one pair that sees all before it, as ``level`` does, by vectors.
 
-        ``hidden`` [1, width]; ``turns`` [1, head_dim / 2].
+        ``turns`` [1, head_dim / 2].
         """
         head, shape = self.head, self.head.shape
-        d, kv, group = shape.head_dim, shape.kv_heads, self.group
-        queries, x = shape.heads * d, hidden[0]
+        d, kv, group, queries = shape.head_dim, shape.kv_heads, self.group, self.queries
         scale = self._scale(x)
-        row = self._table[token] if self._table is not None else self._given(head.embed[token])
-        qkv = torch.addmv(row, self._of_features, x, alpha=scale)
-        qkv[: queries + kv * d].view(-1, d).view(torch.complex64).mul_(turns)
+        row = self._given([token])[0] if self._table is None else self._table[token]
+        found = torch.addmv(torch.from_numpy(row), self._of_features, x, alpha=scale)
+        qkv = found.numpy()
+        turned = qkv[: queries + kv * d].reshape(-1, d).view(np.complex64)
+        turned *= turns
         keys, values = cache.written(at, qkv[None, queries:])
-        k, v = keys.narrow(2, 0, at + 1), values.narrow(2, 0, at + 1)
-        seen = F.scaled_dot_product_attention(qkv[:queries].view(1, kv, group, d), k, v)
+        q = found[:queries].view(1, kv, group, d)
+        seen = F.scaled_dot_product_attention(q, keys, values)
         if head.residual_norm is not None:
             x = x * (scale * head.residual_norm)
         x = torch.addmv(x, head.out, seen.view(queries))
@@ -128,33 +159,65 @@ class HeadStep:
         )
         gate, up = both.chunk(2)
         x = torch.addmv(x, head.down, F.silu(gate).mul_(up))
-        return (x if down is None else x.add_(down))[None]
+        return x if down is None else x.add_(down)
+
+    def logits(self, a: Tensor) -> Tensor:
+        """Return raw logits [n, draft vocabulary] for the tokens after the pairs."""
+        if len(a) == 1:
+            alpha = self._scale(a[0])
+            return torch.addmv(self._zero, self.head.head, a[0], beta=0, alpha=alpha)[None]
+        h = a / self._length(a)
+        return torch.addmm(self._zero, h, self._last, beta=0, alpha=self._root)
 
     def _scale(self, x: Tensor) -> float:
         """Return 1 / rms(x) of a vector: the factor of a product with what is normed."""
-        return 1 / math.sqrt(x.dot(x).item() / len(x) + self.head.shape.eps)
+        own = x.numpy()
+        return 1 / math.sqrt(float(own.dot(own)) / len(own) + self.head.shape.eps)
 
     def _length(self, x: Tensor) -> Tensor:
         """Return sqrt(width) rms(x) = hypot(|x|, sqrt(eps width)) of each row."""
         return torch.hypot(torch.linalg.vector_norm(x, 2, 1, True), self._least)
 
-    def _mlp(self, x: Tensor) -> Tensor:
-        bias, down = self.head.gate_up_bias, self.head.down_bias
-        h, there = x / self._length(x), bias is not None
-        both = torch.addmm(
-            bias if bias is not None else self._zero, h, self._gate_up, beta=there, alpha=self._root
-        )
-        gate, up = both.chunk(2, 1)
-        x = torch.addmm(x, F.silu(gate).mul_(up), self._down)
-        return x if down is None else x.add_(down)
 
-    def logits(self, a: Tensor) -> Tensor:
-        """Return raw logits over the draft vocabulary for the tokens after the pairs."""
-        if len(a) == 1:
-            scale = self._scale(a[0])
-            return torch.addmv(self._zero, self.head.head, a[0], beta=0, alpha=scale)[None]
-        h = a / self._length(a)
-        return torch.addmm(self._zero, h, self._last, beta=0, alpha=self._root)
+class StepPairs(PairsBase):
+    """By the short way of a CPU."""
+
+    def __init__(self, step: HeadStep) -> None:
+        super().__init__()
+        self.step, self.cache = step, StepCache(step)
+        self.outputs = torch.empty(
+            0
+        )  # a [1 + nodes, width]: of the last pair, and of what was drafted
+
+    def follow(self, tokens: Sequence[int], features: Tensor) -> None:
+        start, end = self.context, self.context + len(tokens)
+        g = self.step.head.fused(features.to(self.step.head.fc))
+        turns = self._turns(end)
+        if len(tokens) > 1:
+            rows = self.step.fill(tokens[:-1], g[:-1], turns[start : end - 1])
+            self.cache.written(start, rows)
+        last = self.step.pair(tokens[-1], g[-1], turns[end - 1], self.cache, end - 1)
+        self.context, self.sees, self.outputs = end, [], last[None]
+
+    def logits(self) -> Tensor:
+        return self.step.logits(self.outputs[:1])
+
+    def nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
+        before, depth = self.born(parents)
+        at, count, position = self.context + before, len(tokens), self.context + depth - 1
+        turns = self._turns(position + 1)[position]
+        if count == 1 and depth > before:  # of a chain, which sees all
+            new = self.step.pair(tokens[0], self.outputs[-1], turns, self.cache, at)[None]
+        else:
+            mask = folded_mask(self.unseen(before), self.context, self.step.group)
+            hidden = torch.from_numpy(self.outputs.numpy()[[parent + 1 for parent in parents]])
+            new = self.step.level(tokens, hidden, turns, self.cache, at, mask)
+        self.outputs = torch.cat([self.outputs, new])
+        return self.step.logits(new)
+
+    def _turns(self, positions: int) -> Turns:
+        found: Turns = self.step.head.turns(positions).numpy()
+        return found
 
 
 class StepCache:
@@ -163,18 +226,18 @@ class StepCache:
     def __init__(self, step: HeadStep) -> None:
         shape = step.head.shape
         self._shape = (2, shape.kv_heads, shape.head_dim)
-        self.rows = torch.empty(0, step.row)
-        self._keys = self._values = self.rows
+        self.rows: Rows = np.empty((0, 2 * shape.kv_heads * shape.head_dim), np.float32)
+        self._keys = self._values = torch.empty(0)
 
-    def written(self, at: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Write keys and values behind one another from ``at`` on, and return all: [1, kv_heads, positions, d] each."""
+    def written(self, at: int, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Write keys and values behind one another from ``at`` on, and return all up to there: [1, kv_heads, positions, d] each."""
         end = at + len(rows)
         if end > len(self.rows):
-            grown = self.rows.new_zeros(
-                max(FIRST_POSITIONS, 1 << (end - 1).bit_length()), self.rows.shape[1]
-            )
+            room = max(FIRST_POSITIONS, 1 << (end - 1).bit_length())
+            grown = np.zeros((room, self.rows.shape[1]), np.float32)
             grown[: len(self.rows)] = self.rows
             self.rows = grown
-            self._keys, self._values = grown.view(1, -1, *self._shape).permute(2, 0, 3, 1, 4)
+            views = torch.from_numpy(grown).view(1, -1, *self._shape).permute(2, 0, 3, 1, 4)
+            self._keys, self._values = views
         self.rows[at:end] = rows
-        return self._keys, self._values
+        return self._keys.narrow(2, 0, end), self._values.narrow(2, 0, end)

@@ -11,11 +11,12 @@ from typing import ClassVar, Literal
 from semspec.decoding.acceptance import (
     Shape,
     lossless_nodes,
+    lossless_path,
     remaining,
     shape_of,
     walk,
 )
-from semspec.decoding.sampling import draw_next, uniforms
+from semspec.decoding.sampling import chances, draw_next, uniforms
 from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.rules._base import RuleBase
@@ -93,7 +94,20 @@ class TokenSession:
 
 
 class LosslessSession(TokenSession):
-    """Speculative sampling; rules that are looser accept more and leave the rest to it."""
+    """Speculative sampling; rules that are looser accept more and leave the rest to it.
+
+    They draw nothing more and nothing less than it does.
+    """
+
+    def path(self, context: Context, scored: Scored) -> list[int]:
+        draft, p, kit = scored.draft, scored.answer[PROBS], self.kit
+        if p.device.type != "cpu" or (draft.probs is not None and draft.probs.device != p.device):
+            return super().path(context, scored)
+        drawn = chances(len(draft.tokens), kit.sampling, kit.rng)
+        loose = self.loosely(context, scored)
+        flags = None if loose is None else loose.tolist()
+        shape, stops = scored.shape, kit.stop_ids
+        return lossless_path(p, draft.tokens, shape, draft.probs, drawn, stops, flags)
 
     def accepted(self, context: Context, scored: Scored) -> Tensor:
         kit, draft, p = self.kit, scored.draft, scored.answer[PROBS]

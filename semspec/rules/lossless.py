@@ -6,12 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
-from semspec.decoding.acceptance import lossless_path
-from semspec.decoding.sampling import chances
 from semspec.protocols import InServer, Kit
 from semspec.registry import register
-from semspec.rules._tokens import LosslessSession, Scored, TokenRule
-from semspec.types import PROBS, Context
+from semspec.rules._tokens import LosslessSession, TokenRule
 
 
 @register("accept", "lossless")
@@ -27,15 +24,4 @@ class Lossless(TokenRule):
         return 1, "it leaves the target's law as it is"
 
     def open(self, kit: Kit) -> LosslessSession:
-        return PlainSession(kit)
-
-
-class PlainSession(LosslessSession):
-    """The lossless rule by itself; draws nothing more and nothing less than the rules that loosen it."""
-
-    def path(self, context: Context, scored: Scored) -> list[int]:
-        draft, p, kit = scored.draft, scored.answer[PROBS], self.kit
-        if p.device.type != "cpu" or (draft.probs is not None and draft.probs.device != p.device):
-            return super().path(context, scored)
-        drawn = chances(len(draft.tokens), kit.sampling, kit.rng)
-        return lossless_path(p, draft.tokens, scored.shape, draft.probs, drawn, kit.stop_ids)
+        return LosslessSession(kit)

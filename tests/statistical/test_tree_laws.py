@@ -100,8 +100,8 @@ def test_trees_inside_a_step_are_lossless(tree: str) -> None:
 class Claims(LanguageModel):
     """Says, wrongly, that its most probable tokens were drawn from the rows they stand in."""
 
-    def seed(self, kit: Kit, room: Room) -> Growth:
-        tree = super().seed(kit, room)
+    def seed(self, kit: Kit, room: Room, names: Any = None) -> Growth:
+        tree = super().seed(kit, room, names)
         honest = tree.draft
 
         def draft(sampled: bool = False, with_rows: bool = True) -> Draft:

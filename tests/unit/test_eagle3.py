@@ -18,8 +18,10 @@ from semspec.decoding.sampling import probabilities
 from semspec.drafters.eagle3 import Eagle3Drafter, Eagle3Session
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
+from semspec.heads import eagle3_step
 from semspec.heads.eagle3 import BIASED, Eagle3, read_shape
-from semspec.heads.eagle3_step import HeadStep, StepCache
+from semspec.heads.eagle3_pairs import Pairs
+from semspec.heads.eagle3_step import StepPairs
 from semspec.models.location import ModelConfig
 from semspec.rules.lossless import Lossless
 from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
@@ -218,36 +220,67 @@ def test_a_round_reads_only_what_is_new(published: Path, target: Path) -> None:
     context.extend([2, 3])
     show(one, features, 299, 301)
     read: list[int] = []
-    assert one.step is not None
-    pairs, pair = one.step.pairs, one.step.pair
-    one.step.pairs = lambda ids, *rest: (read.append(len(ids)), pairs(ids, *rest))[1]  # type: ignore[method-assign]
-    one.step.pair = lambda *rest: (read.append(1), pair(*rest))[1]  # type: ignore[method-assign]
+    assert isinstance(one.pairs, StepPairs)
+    step = one.pairs.step
+    fill, pair = step.fill, step.pair
+    step.fill = lambda ids, *rest: (read.append(len(ids)), fill(ids, *rest))[1]  # type: ignore[method-assign]
+    step.pair = lambda *rest: (read.append(1), pair(*rest))[1]  # type: ignore[method-assign]
     draft(one, context, features, Room(3, 3, 1))
-    assert read == [2, 1, 1]
+    # the first new pair gives keys and values; the second gives a row, and so do two of three drafted tokens
+    assert read == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_one_pair_is_computed_as_many_are(target: Path, tmp_path: Path, full: bool) -> None:
-    """A chain's next token goes another way than a prompt or a tree's level; ``full``: with everything a head may have."""
+def test_a_cpus_short_way_computes_what_the_head_does(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """Prompt, chain and tree, and again behind a longer context; ``full``: with everything a head may have, and no table."""
     tensors = eagle3_tensors(VOCABULARY, IDS, target_width=WIDTH, **SHAPE)
     config = eagle3_config(VOCABULARY, len(IDS), **SHAPE, norm_before_residual=full)
     for name in BIASED if full else ():
         tensors[f"{name}.bias"] = torch.randn(len(tensors[f"{name}.weight"]))
     write(tmp_path, config, tensors, "model.safetensors")
+    if full:
+        monkeypatch.setattr(eagle3_step, "MOST", 0)
     head = Eagle3.load(tmp_path, target)
-    step = HeadStep.of(head)
-    assert step is not None
-    turns = head.turns(8)
-    with torch.inference_mode():
-        hidden, caches = torch.randn(8, WIDTH), [StepCache(step), StepCache(step)]
-        for cache in caches:
-            step.pairs([3, 1, 2, 5, 4, 6, 2], hidden[:7], turns[:7], cache, 0, None)
-        many = step.pairs([7], hidden[7:], turns[7:8], caches[0], 7, None)
-        one = step.pair(7, hidden[7:], turns[7], caches[1], 7)
-    torch.testing.assert_close(one, many, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(caches[1].rows[:8], caches[0].rows[:8], atol=1e-5, rtol=1e-4)
-    rows = step.logits(torch.cat([one, hidden]))  # by vectors where there is one row alone
-    torch.testing.assert_close(step.logits(one), rows[:1], atol=1e-5, rtol=1e-4)
+    short, whole = eagle3_step.pairs_of(head), Pairs(head)
+    assert isinstance(short, StepPairs)
+    levels = [
+        ([3], [-1]),
+        ([1], [0]),  # so far a chain
+        ([5, 2, 8], [-1, -1, -1]),
+        ([9, 1], [2, 4]),
+        ([7], [6]),
+    ]
+    for tokens in ([3, 1, 2, 5, 4, 6, 2], [7], [4, 4, 9]):
+        features = torch.randn(len(tokens), 3 * WIDTH)
+        with torch.inference_mode():
+            for one in (short, whole):
+                one.follow(tokens, features)
+            torch.testing.assert_close(short.logits(), whole.logits(), atol=1e-5, rtol=1e-4)
+            for ids, parents in levels:
+                found, expected = (one.nodes(ids, parents) for one in (short, whole))
+                torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_tokens_that_a_head_can_draft_are_in_the_vocabularys_order(
+    published: Path, target: Path, tmp_path: Path
+) -> None:
+    """Whatever order a checkpoint has them in, a draw takes them as a row over the whole vocabulary has them."""
+    tensors = load_file(published / "model.safetensors")
+    order = torch.tensor([4, 1, 8, 0, 2, 7, 3, 6, 5])
+    ids = (torch.arange(len(IDS)) + tensors["d2t"])[order]
+    shuffled = {"d2t": ids - torch.arange(len(IDS)), "lm_head.weight": tensors["lm_head.weight"]}
+    shuffled["lm_head.weight"] = shuffled["lm_head.weight"][order]
+    config = eagle3_config(VOCABULARY, len(IDS), **SHAPE)
+    folder = write(tmp_path / "head", config, tensors | shuffled, "model.safetensors")
+    features, context = torch.randn(20, 3, WIDTH), Context(0, [4, 1, 2, 7])
+    for sampling in (Sampling(0.0), Sampling(0.8)):
+        one, other = (session(at, target, sampling) for at in (published, folder))
+        drafts = [draft(s, context, features, Room(6, 6, 1)) for s in (one, other)]
+        assert drafts[0].tokens == drafts[1].tokens
+        if not sampling.greedy:
+            torch.testing.assert_close(drafts[0].probs, drafts[1].probs)
 
 
 def test_a_greedy_chain_takes_the_likeliest_tokens_of_its_rows(
@@ -261,8 +294,8 @@ def test_a_greedy_chain_takes_the_likeliest_tokens_of_its_rows(
     expected: list[int] = []
     for count in range(4):
         with torch.inference_mode():
-            row = again.rows(expected, range(-1, count - 1), 1, Sampling(0.0))
-        expected.append(int(row[0].argmax()))
+            row = again.rows(expected[-1:], [count - 2] * (count > 0), Sampling(0.0))
+        expected.append(IDS[int(row[0].argmax())])
     assert found.tokens == expected and found.probs is None
 
 
@@ -285,9 +318,9 @@ def drafted_behind(
     with torch.inference_mode():
         one._follow(tokens[:start])
         for count in range(1, k + 1):
-            drafted = tokens[start : start + count]
-            one.rows(drafted, range(-1, count - 1), 1, Sampling(1.0))
-    return one.outputs[-1]
+            one.rows([tokens[start + count - 1]], [count - 2], Sampling(1.0))
+    assert isinstance(one.pairs, StepPairs)
+    return one.pairs.outputs[-1]
 
 
 LEARNT, TEXTS = 5, 2

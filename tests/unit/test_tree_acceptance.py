@@ -177,6 +177,9 @@ def test_whole_trees_are_walked_as_the_papers_say(seed: int, sampled: bool) -> N
     assert path == lossless_path(p, tokens, shape, given_q, uniforms)
     if path:  # an end of text is the last one that is kept
         assert lossless_path(p, tokens, shape, given_q, uniforms, {tokens[path[0]]}) == path[:1]
+    loose = [rng.random() < 0.3 for _ in tokens]  # kept by a looser rule, whatever this one says
+    looser = walk(accepted | torch.tensor(loose), shape)
+    assert looser == lossless_path(p, tokens, shape, given_q, uniforms, loose=loose)
     assert torch.allclose(remaining(p, ids, shape, given_q, path), row, atol=1e-5)
 
 

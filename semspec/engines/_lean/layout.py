@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from semspec.decoding.visibility import folded_mask
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.jobs import Job
 from semspec.engines._lean.model import Group, Model, Place
@@ -52,10 +53,7 @@ def visibility_mask(job: Job, start: int, end: int, repeats: int = 1) -> Tensor:
     if first < end:
         parents = (job.query.parents or ())[: end - root]
         unseen[first - start :, root - base :] = _not_ancestors(parents, first - root)
-    # added to scores as it is: attention would convert a bool mask anew in every layer
-    mask = np.zeros((repeats * (end - start), end), np.float32)
-    mask[:, base:][unseen.repeat(repeats, 0) if repeats > 1 else unseen] = -np.inf
-    return torch.from_numpy(mask)
+    return folded_mask(unseen, base, repeats)
 
 
 def groups_of(jobs: Sequence[Job], counts: Sequence[int], model: Model) -> list[int]:
