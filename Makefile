@@ -164,8 +164,9 @@ format: $(DEV) ## Format, and mend what ruff can mend
 	@.venv/bin/ruff format .
 
 .PHONY: types
-types: $(DEV) ## Types (mypy, strict)
+types: $(DEV) ## Types (mypy: strict for semspec, names and arguments for the tests)
 	@.venv/bin/mypy
+	@.venv/bin/mypy --config-file tests/mypy.ini
 
 ##@ Environments
 

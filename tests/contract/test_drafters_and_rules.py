@@ -254,7 +254,7 @@ def test_plugins_are_frozen_documented_dataclasses(kind: registry.Kind) -> None:
     assert known, f"no {kind} is registered"
     for name, plugin in known.items():
         assert dataclasses.is_dataclass(plugin.cls), name
-        parameters = plugin.cls.__dataclass_params__
+        parameters = plugin.cls.__dataclass_params__  # type: ignore[attr-defined]
         assert parameters.frozen, f"{name}: options must not change during a run"
         assert all(f.kw_only for f in dataclasses.fields(plugin.cls)), name
         assert 10 < len(plugin.summary) < 100, f"{name}: one line of help, not {plugin.summary!r}"

@@ -61,9 +61,9 @@ def test_every_kept_token_is_measured(tmp_path: Path) -> None:
         next_rows = [table[text[at - 1], t].tolist() for t in (token, best)]
         features = [target.features[0, t, 0].tolist() for t in (token, best)]
         assert a.likeliest == (best == token)
-        wanted = 0.0 if a.likeliest else slow_js(*next_rows, 4, 1e-3)
+        wanted = 0.0 if a.likeliest else slow_js(*next_rows, 4, 1e-3)  # type: ignore[call-arg]
         assert a.js == pytest.approx(wanted, abs=1e-6)
-        u = slow_u(*features, [1.0] * 4, float(row[token]), float(row[best]), BY)
+        u = slow_u(*features, [1.0] * 4, float(row[token]), float(row[best]), BY)  # type: ignore[call-arg]
         assert a.u == pytest.approx(u, rel=1e-4, abs=1e-6)
         assert a.score == pytest.approx(1 - u / 0.5, rel=1e-4, abs=1e-5)
     assert any(not a.likeliest for a in found) and torch.isfinite(torch.tensor(found[0].js))
@@ -113,7 +113,7 @@ def test_the_audit_uses_the_buckets_of_the_rule(tmp_path: Path) -> None:
         )
         constants = by[a.depth >= 1][before >= edge]
         features = [target.features[0, t, 0].tolist() for t in (token, best)]
-        u = slow_u(*features, [1.0] * 4, float(row[token]), float(row[best]), constants)
+        u = slow_u(*features, [1.0] * 4, float(row[token]), float(row[best]), constants)  # type: ignore[call-arg]
         assert a.u == pytest.approx(u, rel=1e-4, abs=1e-6)
         assert a.score == pytest.approx(1 - u / float(constants.tau), rel=1e-4, abs=1e-5)
         if not a.likeliest:

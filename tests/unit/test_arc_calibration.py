@@ -195,7 +195,7 @@ def slow_pairs(
                 "entropy": entropy,
                 "distance": distance,
                 "margin": math.log(max(p[best], 1e-10)) - math.log(max(p[other], 1e-10)),
-                "js": slow_js(*after, measure.top, measure.smoothing),
+                "js": slow_js(*after, measure.top, measure.smoothing),  # type: ignore[call-arg]
                 "drafted": float(drafted),
             }
         )
@@ -274,7 +274,7 @@ def test_pairs_equal_a_plain_loop_on_the_embedded_target() -> None:
     sigma = ask(engines, prompt, deviation(context, kit, engine.vocabulary))
     known = Whitened(sigma)
     found = ask(engines, prompt, measure_text(context, tokens, kit, spots, measure, known, random.Random(7)))  # fmt: skip
-    table = engine.model.weights.embed
+    table = engine.model.weights.embed  # type: ignore[attr-defined]
     wanted = slow_pairs(engines, prompt, tokens, spots, measure, Sampling(1.0), table, frozenset())
     same(found, wanted)
 

@@ -291,7 +291,7 @@ def test_hybrid_follows_the_source_that_is_worth_most() -> None:
         go_on()
     assert all(branched[-20:])
     by_source: dict[str, list[float]] = {}
-    for (name, *_), worth in session.worth.items():
+    for (name, *_), worth in session.worth.items():  # type: ignore[attr-defined]
         by_source.setdefault(name, []).append(worth.mean)
     assert min(by_source["token_recycling"]) > max(by_source["prompt_lookup"])
 

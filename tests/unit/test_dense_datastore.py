@@ -208,9 +208,9 @@ def test_faiss_reads_no_lists_of_another_file(tmp_path: Path) -> None:
     keys = [clustered(1000, 8)]
     plain = faiss.deserialize_index(np.array(indices.build("faiss", keys, leaves=4)["index"]))
     other = tmp_path / "other"
-    lists = faiss.OnDiskInvertedLists(plain.nlist, plain.code_size, str(other))
-    lists.merge_from_1(plain.invlists)
-    plain.replace_invlists(lists)
+    lists = faiss.OnDiskInvertedLists(plain.nlist, plain.code_size, str(other))  # type: ignore[attr-defined]
+    lists.merge_from_1(plain.invlists)  # type: ignore[attr-defined]
+    plain.replace_invlists(lists)  # type: ignore[attr-defined]
     whole = faiss.serialize_index(plain)
     whole.tofile(tmp_path / INDEX)
     before = other.read_bytes()

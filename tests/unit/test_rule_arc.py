@@ -261,7 +261,7 @@ def test_the_sides_of_the_bound_are_counted_by_node_and_by_what_was_kept(
                 rows = [target.features[0, t, 0].tolist() for t in (token, best)]
                 given = (*rows, sigma, float(p[token]), float(p[best]))
                 sides = [
-                    1 - slow_u(*given, Constants(*pair, BY.tau)) / BY.tau >= theta
+                    1 - slow_u(*given, Constants(*pair, BY.tau)) / BY.tau >= theta  # type: ignore[call-arg]
                     for pair in ((BY.c_s, 1e9), (1e9, BY.alpha_kappa))
                 ]
                 if any(sides):

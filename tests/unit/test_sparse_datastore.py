@@ -203,7 +203,7 @@ def test_the_largest_token_is_found_in_a_few_steps(tmp_path: Path) -> None:
     for documents in [*corpora(rng, 60), [[], []], []]:
         write_shard(path, documents, 8)
         (shard,) = SparseStore.open([path], 8).shards
-        assert shard.largest() == max((t for d in documents for t in d), default=END)
+        assert shard.largest() == max((t for d in documents for t in d), default=END)  # type: ignore[attr-defined]
 
 
 def test_tokens_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 
@@ -59,11 +60,14 @@ def stand_in_for_triton() -> None:
         stubs.install_platform_stubs()
 
 
+_library: Any = None  # of torch: lives as long as its operators
+
+
 def define_torchvision_operators() -> None:
     """Declares the operators that are missing once torchvision has tried to load its library."""
     import torch
 
-    global _library  # lives as long as its operators
+    global _library
     _library = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
