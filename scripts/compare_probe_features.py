@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -96,11 +96,11 @@ class Samples:
         self.spotless = {context for context, right in strict.items() if not np.isnan(right[0])}
         self.right = _right_anywhere(chains, read_samples(self.into))
 
-    def rows(self, variant: Variant) -> Rows:
-        """Return all rows with the features of a variant."""
+    def rows(self, variant: Variant, contexts: Collection[str] | None = None) -> Rows:
+        """Return all rows, or those of some contexts, with the features of a variant."""
         features = Features(variant.pooling, variant.layers, variant.logprobs)
         size = features.size(self.layers, self.width)
-        samples = read_samples(self.into)
+        samples = (s for s in read_samples(self.into) if contexts is None or s.context in contexts)
         return Rows(
             self.into, samples, self.semantic, self.pooling, features, size, self.config.memory,
             self.right,
