@@ -34,6 +34,7 @@ from semspec.serve.replies import Reply, dumps, event
 from semspec.serve.requests import HEADER, NAMELESS, ChatRequest, CompletionRequest, Request, parse
 from semspec.serve.scheduling import Mailbox, Scheduler
 from semspec.serve.settings import Settings
+from semspec.serve.wire import FLUSH
 from semspec.storage.screen import LOG, echo
 
 OPEN_TO_ALL = ("/health", "/ready", "/")  # probes and the page have no keys
@@ -498,6 +499,8 @@ class _Guard:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
             await send(message)
+            if message.get("more_body"):  # a part of a stream
+                scope["state"][FLUSH]()
 
         error = self._refusal(scope["path"], headers)
         self.service.in_flight += 1

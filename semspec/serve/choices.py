@@ -401,8 +401,8 @@ class Choice:
         if not by_step:
             self._take("draft", done.kept)
             if done.drafted:
-                kept, drafted = len(done.kept), len(done.drafted)
-                self._step(Step("draft", bool(kept), kept, drafted=drafted))
+                step = Step("draft", bool(done.kept), len(done.kept), drafted=len(done.drafted))
+                self._step(step)
             return
         start, ends = 0, list(done.ends)
         if not ends or ends[-1] < len(done.drafted):

@@ -562,14 +562,14 @@ def parse(kind: type[M], body: bytes, header: str | None = None) -> M:
                 name, f"is a field of {path}: send the request there, or leave the field out"
             )
     for name, values in NEUTRAL.items():
-        if name in kind.model_fields or name not in given:
+        if name not in given or name in kind.model_fields:
             continue
         value = given.pop(name)
         if value is not None and not any(value == v and type(value) in _alike(v) for v in values):
             raise refused(name, "cannot be honoured: leave it out")
     for name in WITHOUT_EFFECT:
-        if name not in kind.model_fields:
-            given.pop(name, None)
+        if name in given and name not in kind.model_fields:
+            del given[name]
     if given.get("semspec", ()) is None:
         del given["semspec"]
     if header is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -15,6 +15,7 @@ from semspec.serve.replies import dumps
 
 LOG = logging.getLogger("uvicorn.error")
 MOST = 1 << 16  # bytes of a request before its body
+FLUSH = "semspec.flush"  # in the state of a scope: sends what was written of the response so far
 GRACE = 1.0  # seconds: the application tells a body that comes too slowly first
 
 
@@ -32,6 +33,35 @@ def wire(patience: float, told: Callable[[ApiError], object]) -> type[asyncio.Pr
     return Wire
 
 
+class _Joined:
+    """A transport that sends what is written to it in one piece: as soon as ``flush`` is called, or at the loop's next turn.
+
+    uvicorn writes head, body and end of a response one by one. Each write is a system call, which wakes the client.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if data and not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts.append(data)
+
+    def flush(self) -> None:
+        """Send what is there."""
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
 class _Wire(H11Protocol):
     """One connection. uvicorn by itself waits for ever for the rest of a request that has begun, or never begins."""
 
@@ -40,12 +70,19 @@ class _Wire(H11Protocol):
     _due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._joined = _Joined(transport, self.loop)
+        super().connection_made(cast(asyncio.Transport, self._joined))
+        # the scope of each request has it: whoever sends a part of a stream has it sent at once
+        self.app_state = {**self.app_state, FLUSH: self._joined.flush}
         self._due = self.loop.call_later(self.seconds, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait(False)
         super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self._joined.flush()
+        super().on_response_complete()
 
     def handle_events(self) -> None:
         super().handle_events()
