@@ -166,15 +166,16 @@ class Adaptive(Hindsight):
 
     def _best_length(self, longest: int, chain: bool) -> Length:
         """Return the length of a tree or a chain with the best rate of tokens."""
-        mood, best = self._mood, Length(1, chain)
-        reached, hope = 1.0, 0.0
+        mood, rate = self._mood, 0.0
+        best, reached, hope = (1, 0.0, 0.0), 1.0, 0.0
         for length in range(1, longest + 1):
             reached *= self._chance(length, chain)
             hope += reached
             cost, gained = self._cost(length, chain), 1 + mood * hope
-            if gained > best.rate * cost:
-                best = Length(length, chain, gained / cost, cost - gained, hope)
-        return best
+            if gained > rate * cost:
+                rate, best = gained / cost, (length, cost - gained, hope)
+        units, loss, hoped = best
+        return Length(units, chain, rate, loss, hoped)
 
     def _shape(self, tree: Length, chain: Length) -> Length:
         """Return the better of a tree and a chain in its place.
