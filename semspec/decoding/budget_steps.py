@@ -79,6 +79,8 @@ class AdaptiveSteps:
         if self._may_try() and (self._promises() or economy.affords(loss)):
             self._asked = 1 if self._unproven else best
         else:
+            if self._promises():  # until the next try may be made
+                loss = economy.bank + economy.vain + self._trying() - FREE
             self._alone = max(1, int(economy.pause(loss) / economy.written))
 
     @property

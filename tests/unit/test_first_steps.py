@@ -140,3 +140,14 @@ def test_how_the_last_draft_went_says_nothing_before_any_was_kept() -> None:
     assert pace.heat == "2"
     pace.observe(Round(drafted=[0] * LENGTH, ends=[LENGTH], handed=[0] * LENGTH))
     assert pace.heat == "0"
+
+
+def test_the_target_writes_in_one_row_until_the_next_try_may_be_made() -> None:
+    one = economy(table(units=23.0, passing=1.0, fed=0.02), 0.75)
+    (pace,) = paces(one)
+    pace.units()
+    wrote(pace)
+    tried(pace, 0)
+    assert pace.units() == 0
+    cost = 23.0 + 1.0 + 0.02 * (1 + LENGTH)
+    assert pace.alone(9999) == pytest.approx((2 * cost - FREE) / EXPLORE / LENGTH, abs=2)
