@@ -44,6 +44,7 @@ class AdaptiveSteps:
     _asked: int = field(default=0, init=False)
     _signal: Signal = field(default=(), init=False)
     _context: int | None = field(default=None, init=False)  # positions before the draft
+    _since: float | None = field(default=None, init=False)  # when the round began, if that is known
 
     @property
     def onward(self) -> bool:
@@ -56,6 +57,7 @@ class AdaptiveSteps:
         self.economy.behind(self._context)
         self._alone, self._asked, self._signal = 1, 0, ("before", self.heat)
         economy = self.economy
+        self._since = economy.costs.clock
         if not economy.token or (economy.written and not economy.drafted and self._may_try()):
             self._asked = 1  # nothing was measured yet
         elif economy.drafted and economy.written:
@@ -100,9 +102,17 @@ class AdaptiveSteps:
         return self._unproven and self._trying() < self.economy.writing(self.economy.written)
 
     def _trying(self) -> float:
-        """Return what it costs to draft a step and to read it, in plain tokens."""
-        tokens = self.economy.drafted
-        return self.economy.asking_steps(1, tokens) + self.economy.reading(1 + tokens)
+        """Return what it costs to draft a step and to read it, in plain tokens: as predicted, or as it really did, if that is more."""
+        economy, tokens = self.economy, self.economy.drafted
+        predicted = economy.asking_steps(1, tokens) + economy.reading(1 + tokens)
+        return max(predicted, economy.trial)
+
+    def _count_try(self, tokens: int) -> None:
+        """Count what a try in vain has cost: by the clock, where there is one, beside the tokens that its round has brought."""
+        economy, now = self.economy, self.economy.costs.clock
+        if self._since is not None and now is not None and economy.token:
+            economy.trial = min((now - self._since) / economy.token - tokens, FREE)
+        economy.vain += self._trying()
 
     def _expected(self, length: int, tokens: float) -> tuple[float, float]:
         """Return what steps of so many tokens gain, and what reading them costs, a rewritten one included.
@@ -194,7 +204,7 @@ class AdaptiveSteps:
             for depth in range(1, min(kept + 1, size) + 1)
         )
         if self._unproven:
-            economy.vain += self._trying()
+            self._count_try(len(done.tokens))
         else:  # until then all drafts have gone alike
             self.heat = "2" if kept == size else "1" if kept else "0"
         economy.lengths += [b - a for a, b in pairwise([0, *done.ends[: done.units_kept]])]

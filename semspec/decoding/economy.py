@@ -79,6 +79,7 @@ class Economy:
     wanted: float = 0.0
     tester: object = None  # the one problem that tries a draft, while nothing was kept of any
     vain: float = 0.0  # plain tokens that such tries have cost and that are not made up for
+    trial: float = 0.0  # what the last of them has cost by the clock
     warm: bool = False  # the drafter has worked before
     began: bool = False  # the price of a token was known when something was decided
     allowance: float = ALLOWANCE  # what may be lost under a load that was not seen before

@@ -151,3 +151,21 @@ def test_the_target_writes_in_one_row_until_the_next_try_may_be_made() -> None:
     assert pace.units() == 0
     cost = 23.0 + 1.0 + 0.02 * (1 + LENGTH)
     assert pace.alone(9999) == pytest.approx((2 * cost - FREE) / EXPLORE / LENGTH, abs=2)
+
+
+def test_a_try_costs_what_the_clock_says_if_that_is_more() -> None:
+    costs = table(units=8.0, passing=1.0, fed=0.02)
+    one = economy(costs, 0.75)
+    (pace,) = paces(one)
+    costs.clock = 100.0
+    pace.units()
+    wrote(pace)
+    assert pace.units() == 1
+    costs.clock += LENGTH + 30.0  # the target's own step is in it
+    tried(pace, 0)
+    assert one.vain == pytest.approx(30.0) and pace.units() == 0
+    one.vain, costs.clock = 0.0, 200.0
+    assert pace.units() == 1
+    costs.clock += 1000.0  # a pause of the machine is no price
+    tried(pace, 0)
+    assert one.vain == FREE
