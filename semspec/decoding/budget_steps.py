@@ -5,7 +5,8 @@ that it rejects, and writes one itself. The first is counted in steps, the secon
 
 Of a draft model nothing is known at first, and a draft in vain costs as much as the target takes for a good part of a step. So the
 target writes the first step, which says how long steps are; then one problem tries a draft of about that length, whatever else is
-under way, until something of a draft has been kept.
+under way, until something of a draft has been kept. What tries in vain cost is counted for all problems and loads together; it is made
+up for by ``EXPLORE`` of what is written, and the next one waits until with it no more than ``FREE`` is left.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from itertools import pairwise
 
 from semspec.decoding.beliefs import Signal, deep
 from semspec.decoding.economy import Economy
+from semspec.decoding.experience import EXPLORE
 from semspec.decoding.trim import shorten
 from semspec.types import Draft, Round, Turns
 
 FADES = 0.9  # of the average length of a step, at each new one
 SHORTEST = 16  # tokens of a step that is tried, at least
+FREE = 40.0  # plain tokens that tries in vain may cost: four or five of a small model, two of one that is nearly as slow
 NOTHING = 1e-9
 
 
@@ -41,6 +44,7 @@ class AdaptiveSteps:
     _asked: int = field(default=0, init=False)
     _signal: Signal = field(default=(), init=False)
     _context: int | None = field(default=None, init=False)  # positions before the draft
+    _since: float | None = field(default=None, init=False)  # when the round began, if that is known
 
     @property
     def onward(self) -> bool:
@@ -53,6 +57,7 @@ class AdaptiveSteps:
         self.economy.behind(self._context)
         self._alone, self._asked, self._signal = 1, 0, ("before", self.heat)
         economy = self.economy
+        self._since = economy.costs.clock
         if not economy.token or (economy.written and not economy.drafted and self._may_try()):
             self._asked = 1  # nothing was measured yet
         elif economy.drafted and economy.written:
@@ -73,9 +78,11 @@ class AdaptiveSteps:
             if gained > most * spent:
                 best, most, loss = length, gained / max(spent, NOTHING), spent - gained
         economy.wanted = max(loss, 0.0)
-        if self._may_try() and economy.affords(loss):
-            self._asked = best
+        if self._may_try() and (self._promises() or economy.affords(loss)):
+            self._asked = 1 if self._unproven else best
         else:
+            if self._promises():  # until the next try may be made
+                loss = economy.bank + economy.vain + self._trying() - FREE
             self._alone = max(1, int(economy.pause(loss) / economy.written))
 
     @property
@@ -84,8 +91,28 @@ class AdaptiveSteps:
         return not self.copies and not self.economy.beliefs.ever
 
     def _may_try(self) -> bool:
-        """Tell whether it is this problem's turn to draft: while nothing is known, one of them tries."""
-        return not self._unproven or self.economy.tester in (None, self)
+        """Tell whether it is this problem's turn to draft: while nothing is known, one of them tries, and that seldom."""
+        vain, tester = self.economy.vain, self.economy.tester
+        if not self._unproven:
+            return True
+        return tester in (None, self) and (not vain or vain + self._trying() <= FREE)
+
+    def _promises(self) -> bool:
+        """Tell whether a draft of which nothing is known would pay if it were right."""
+        return self._unproven and self._trying() < self.economy.writing(self.economy.written)
+
+    def _trying(self) -> float:
+        """Return what it costs to draft a step and to read it, in plain tokens: as predicted, or as it really did, if that is more."""
+        economy, tokens = self.economy, self.economy.drafted
+        predicted = economy.asking_steps(1, tokens) + economy.reading(1 + tokens)
+        return max(predicted, economy.trial)
+
+    def _count_try(self, tokens: int) -> None:
+        """Count what a try in vain has cost: by the clock, where there is one, beside the tokens that its round has brought."""
+        economy, now = self.economy, self.economy.costs.clock
+        if self._since is not None and now is not None and economy.token:
+            economy.trial = min((now - self._since) / economy.token - tokens, FREE)
+        economy.vain += self._trying()
 
     def _expected(self, length: int, tokens: float) -> tuple[float, float]:
         """Return what steps of so many tokens gain, and what reading them costs, a rewritten one included.
@@ -167,6 +194,7 @@ class AdaptiveSteps:
         elif not economy.written and done.kept:  # until the target writes one itself
             economy.written = economy.drafted
         economy.went(0.0, len(done.tokens))
+        economy.vain = max(economy.vain - EXPLORE * len(done.tokens), 0.0)
         if not done.drafted:
             return
         size = len(done.drafted) if self.by_token else len(done.ends)
@@ -175,7 +203,9 @@ class AdaptiveSteps:
             ((*self._signal, deep(depth)), depth <= kept)
             for depth in range(1, min(kept + 1, size) + 1)
         )
-        if not self._unproven:  # until then all drafts have gone alike
+        if self._unproven:
+            self._count_try(len(done.tokens))
+        else:  # until then all drafts have gone alike
             self.heat = "2" if kept == size else "1" if kept else "0"
         economy.lengths += [b - a for a, b in pairwise([0, *done.ends[: done.units_kept]])]
         del economy.lengths[:-200]

@@ -41,7 +41,7 @@ NODES = 3.0  # of a tree's level, where none was read yet
 TREES = 10.0  # trees whose size is averaged: of more, the older ones fade
 TRIES = 4.0  # drafts that the target has read, before a drafter that looked promising may be given up for long
 # recorded as well; a table from before they were counted is taken to have seen enough
-COUNTED = {"trees": TREES, "tries": TRIES}
+COUNTED = {"trees": TREES, "tries": TRIES, "vain": 0.0}
 RATE = 0.98  # of what was counted before of time and tokens, at each new round
 
 
@@ -78,6 +78,8 @@ class Economy:
     # what a draft of steps is expected to lose: what may be lost grows until it can be afforded
     wanted: float = 0.0
     tester: object = None  # the one problem that tries a draft, while nothing was kept of any
+    vain: float = 0.0  # plain tokens that such tries have cost and that are not made up for
+    trial: float = 0.0  # what the last of them has cost by the clock
     warm: bool = False  # the drafter has worked before
     began: bool = False  # the price of a token was known when something was decided
     allowance: float = ALLOWANCE  # what may be lost under a load that was not seen before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semspec.decoding.budget_steps import SHORTEST, AdaptiveSteps
+from semspec.decoding.budget_steps import FREE, SHORTEST, AdaptiveSteps
 from semspec.decoding.costs import ASK, Costs
 from semspec.decoding.economy import ALLOWANCE, Economy
 from semspec.decoding.experience import EXPLORE
@@ -58,38 +58,50 @@ def test_one_problem_tries_while_the_others_write() -> None:
     assert [pace.units() for pace in (second, third)] == [1, 1]
 
 
-@pytest.mark.parametrize(("units", "most"), [(20.0, 1), (12.0, 2), (9.0, 3)])
-def test_a_draft_that_is_never_right_is_tried_a_few_times_by_all_problems_together(
-    units: float, most: int
-) -> None:
-    """``units``: plain tokens that a draft of a step costs, where the target's own takes 25."""
-    one = economy(table(units=units, passing=1.0, fed=0.02), 0.75)
-    under_way, tries = paces(one, 8), 0
-    for _ in range(8):
+def spread(one: Economy, rounds: int, kept: int) -> list[int]:
+    """Let eight problems write side by side, of whose drafts nothing is kept: how many tokens were written before each try."""
+    under_way, at, written = paces(one, 8), list[int](), 0
+    for _ in range(rounds):
         asked = [(pace, pace.units()) for pace in under_way]
         assert sum(units for _, units in asked) <= 1
         for pace, drafts in asked:
             if drafts:
-                tries += 1
-                done = step_round(1, 0, LENGTH)
-                pace.cut(Draft(list(done.drafted), list(done.ends)))
-                pace.observe(done)
+                at.append(written)
+                tried(pace, kept)
             else:
                 wrote(pace)
-    assert 1 <= tries <= most
+            written += LENGTH
+    return at
+
+
+@pytest.mark.parametrize(("units", "free"), [(8.0, 4), (17.0, 2), (23.0, 1)])
+def test_tries_in_vain_of_all_problems_together_cost_little(units: float, free: int) -> None:
+    one = economy(table(units=units, passing=1.0, fed=0.02), 0.75)
+    at = spread(one, 300, 0)
+    cost = units + 1.0 + 0.02 * (1 + LENGTH)
+    assert free == int(FREE / cost)
+    # all of them have cost no more than that, and half a hundredth of what was written by then
+    due = [max(0.0, (number * cost - FREE) / EXPLORE) for number in range(1, len(at) + 1)]
+    assert at == pytest.approx(due, abs=8 * (free + 2) * LENGTH)
+    assert len(at) > free + 2 and due[free - 1] == 0.0 < due[free]
+
+
+def test_a_draft_that_could_not_pay_if_it_were_right_is_tried_once() -> None:
+    one = economy(table(units=40.0, fed=0.02), 0.75)
+    assert len(spread(one, 20, 0)) == 1
 
 
 def test_what_may_be_lost_grows_until_the_next_try_can_be_afforded() -> None:
+    """Of drafts of which some were kept, but too few."""
     one = economy(table(units=20.0, fed=0.02), 0.75)
     (pace,) = paces(one)
     pace.units()
     wrote(pace)
-    assert pace.units() == 1
-    tried(pace, 0)
-    assert pace.units() == 0
-    missing = one.wanted - one.bank
-    assert missing > 0 and one.wanted > ALLOWANCE
-    written = 0
+    for kept in (1, 0, 0, 0, 0):
+        tried(pace, kept)
+    one.bank = 0.0
+    assert pace.units() == 0 and one.wanted > ALLOWANCE
+    missing, written = one.wanted, 0
     while not pace.units():
         wrote(pace)
         written += LENGTH
@@ -128,3 +140,32 @@ def test_how_the_last_draft_went_says_nothing_before_any_was_kept() -> None:
     assert pace.heat == "2"
     pace.observe(Round(drafted=[0] * LENGTH, ends=[LENGTH], handed=[0] * LENGTH))
     assert pace.heat == "0"
+
+
+def test_the_target_writes_in_one_row_until_the_next_try_may_be_made() -> None:
+    one = economy(table(units=23.0, passing=1.0, fed=0.02), 0.75)
+    (pace,) = paces(one)
+    pace.units()
+    wrote(pace)
+    tried(pace, 0)
+    assert pace.units() == 0
+    cost = 23.0 + 1.0 + 0.02 * (1 + LENGTH)
+    assert pace.alone(9999) == pytest.approx((2 * cost - FREE) / EXPLORE / LENGTH, abs=2)
+
+
+def test_a_try_costs_what_the_clock_says_if_that_is_more() -> None:
+    costs = table(units=8.0, passing=1.0, fed=0.02)
+    one = economy(costs, 0.75)
+    (pace,) = paces(one)
+    costs.clock = 100.0
+    pace.units()
+    wrote(pace)
+    assert pace.units() == 1
+    costs.clock += LENGTH + 30.0  # the target's own step is in it
+    tried(pace, 0)
+    assert one.vain == pytest.approx(30.0) and pace.units() == 0
+    one.vain, costs.clock = 0.0, 200.0
+    assert pace.units() == 1
+    costs.clock += 1000.0  # a pause of the machine is no price
+    tried(pace, 0)
+    assert one.vain == FREE
