@@ -22,10 +22,10 @@ from torch import Tensor
 from semspec.artifacts import inspection
 from semspec.artifacts.conversion import convert
 from semspec.cli.convert_head import main
-from semspec.drafters.eagle3 import PairCache
 from semspec.errors import UserError
 from semspec.heads import pickled
 from semspec.heads.eagle3 import Eagle3
+from semspec.heads.eagle3_pairs import PairCache
 from semspec.heads.medusa import Medusa
 from semspec.heads.published import needs_conversion
 from tests.support import published_heads as made
