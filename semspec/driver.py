@@ -391,18 +391,27 @@ class Driver:
         if self.costs is not None:
             own = max(own - self.costs.resumed(), 0.0)
             for queries, (replies, spent) in zip(batches.values(), answered, strict=True):
-                together = len(queries)
-                if isinstance(waiting, Inbox):
-                    together = company(together, concurrency)
+                together = company(len(queries), concurrency)
                 self._count(queries, replies, spent, own, together)
         yield from ended
 
     def _weigh(
         self, waiting: Inbox[T] | _Given[T], running: Sequence[_Running[T]], concurrency: int
     ) -> None:
-        """Let the cost model know how many plans are going to be under way, where they come and go."""
-        if self.costs is not None and isinstance(waiting, Inbox):
-            self.costs.load = company(min(len(running) + len(waiting), concurrency), concurrency)
+        """Let the cost model know how many plans are going to be under way, where that changes.
+
+        Plans that are all given at once become fewer at the end. A recorded table decides as if they did not: what becomes of a
+        problem then depends on it alone.
+        """
+        if self.costs is None:
+            return
+        if isinstance(waiting, Inbox):
+            under_way = len(running) + len(waiting)
+        elif self.costs.fixed or concurrency == 1:
+            return
+        else:
+            under_way = len(running) if waiting.over else concurrency
+        self.costs.load = company(min(under_way, concurrency), concurrency)
 
     def _count(
         self,
