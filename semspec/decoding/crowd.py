@@ -53,6 +53,8 @@ class Crowd:
     _ahead: float = field(
         default=0.0, init=False
     )  # of what drafts have gained, what may be lost again
+    # what drafts had lost when they were doubted: a trial has to make up for that
+    _doubt: float = field(default=0.0, init=False)
     # what a whole trial has lost, waking drafters included
     _lost: float = field(default=0.0, init=False)
     _joined: int = field(default=0, init=False)  # rows that began while they gather
@@ -147,21 +149,25 @@ class Crowd:
         self._rounds += 1
         trial = self.state == "trial"
         enough = max((ROUNDS if trial else AGAIN) * self.size, LEAST)
-        if trial and abs(self._gain) > CLEARLY * self._spent:
+        # behind a doubt a good place says little
+        clear = -self._gain if self._doubt else abs(self._gain)
+        if trial and clear > CLEARLY * self._spent:
             enough = max(self.size, SOON)
         if self._rounds < enough:
             return
         if trial:
-            self.gained = self._gain >= 0
+            self.gained = self._gain >= self._doubt
+            self._doubt = 0.0
         if not self.gained:
             self._end(self._lost)
             self._began = now
             return
         self.state = "drafting"
         self._ahead += self._gain + SLACK * self._spent
-        loses, self._ahead = self._ahead < 0, min(max(self._ahead, 0.0), AHEAD * self.size)
+        self._doubt = max(-self._ahead, 0.0)
+        self._ahead = min(max(self._ahead, 0.0), AHEAD * self.size)
         self._count(now)
-        if loses or self._drafted > CHECK * self.size:
+        if self._doubt or self._drafted > CHECK * self.size:
             self._gather(now + SHORT * self.token(known))
 
     def _end(self, lost: float) -> None:

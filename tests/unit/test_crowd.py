@@ -100,6 +100,13 @@ def test_drafts_are_not_doubted_for_the_bad_places_of_answers_that_began_togethe
     assert server.trials <= server.tokens / size / CHECK + 2  # all write but now and then
 
 
+@pytest.mark.parametrize("size", [2, 16])
+def test_drafts_that_gain_in_a_few_places_alone_are_given_up(size: int) -> None:
+    """A trial may fall into such a place, and again when they are doubted."""
+    server = Server(Crowd(size), lambda now: 2.0 if now % 1 < 0.2 else 8.0, kept=4)
+    assert server.run(400) > 0.95 * plain(size)
+
+
 def test_all_begin_to_draft_at_about_the_same_time() -> None:
     server = Server(Crowd(16), lambda now: 3.0, kept=5)
     server.run((SETTLED + 2 * SHORT + 2) * TOKEN)
