@@ -73,6 +73,10 @@ tables: $(CORE) ## Every drafter with every rule on the embedded pair, into docs
 never-slower: $(CORE) ## Every drafter beside the target alone, into docs/measurements/never_slower.md (on a quiet machine)
 	@$(ONE_THREAD) .venv/bin/python scripts/bench_adaptive.py $(ARGS)
 
+.PHONY: never-slower-together
+never-slower-together: $(CORE) ## The same with 4 and 16 problems under way, into a table of its own on the same page
+	@$(ONE_THREAD) .venv/bin/python scripts/bench_adaptive.py --at-once 4 16 $(ARGS)
+
 .PHONY: rivals
 rivals: $(RIVALS) ## semspec beside transformers, llama.cpp and OpenVINO GenAI, into docs/rivals.md (on a quiet machine)
 	@$(ONE_THREAD) HF_HOME=$(CURDIR)/.venv-rivals/cache .venv-rivals/bin/python scripts/bench_rivals.py $(ARGS)

@@ -207,7 +207,7 @@ class Speculation(Writing):
         done.handed_over = handover is not None and not self.answering
         if handover is not None and self.left > 0 and not self.ended:
             self.witness.resting = self.pace.resting
-            yield from self.write(handover, done)
+            yield from self.write(handover, done, self.pace.gives_way)
 
     def observe(self, done: Round) -> None:
         """Let what works on the problem learn from the round; behind an end of text there is only the next problem."""

@@ -144,7 +144,7 @@ class Adaptive(Hindsight):
         """Draft where all do that are under way, else write as they do."""
         ledger, wakes = self._ledger, not self.copies
         if row := ledger.together():
-            self._alone, self.resting = row, self.watches
+            self._alone, self.resting = row, self.watches and ledger.tried
             ledger.asleep |= row >= SLEEPS
             return
         self._asked = self.longest
@@ -225,6 +225,10 @@ class Adaptive(Hindsight):
 
     def unit_cap(self) -> int:
         return self.cap
+
+    @property
+    def gives_way(self) -> bool:
+        return self._ledger.crowded
 
     def alone(self, left: int) -> int:
         return max(1, min(self._alone, left))

@@ -98,7 +98,7 @@ class Beside(Adaptive):
 
     def _decide_together(self) -> None:
         if row := self._ledger.together():
-            self._alone, self.resting = row, self.watches
+            self._alone, self.resting = row, self.watches and self._ledger.tried
             self._ledger.asleep |= row >= SLEEPS
         else:
             self._asked, _, self.chain = self._best()

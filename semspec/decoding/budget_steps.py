@@ -37,6 +37,7 @@ class AdaptiveSteps:
     by_token: bool = False  # the rule keeps single tokens, and writes one itself
     resting: bool = field(default=False, init=False)
     chain: bool = field(default=False, init=False)
+    gives_way: bool = field(default=False, init=False)
     turns: Turns | None = field(default=None, init=False)
     # how the draft before went: 0 none of it was kept, 2 all of it
     heat: str = field(default="1", init=False)

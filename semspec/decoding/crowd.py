@@ -17,8 +17,9 @@ from typing import Literal
 
 from semspec.decoding.experience import DEBT, EXPLORE, Rows
 
-LOOK = 32  # tokens that each problem writes in a row while all write
-SHORT = 16  # the same, for a moment, where all have drafted
+LOOK = 64  # tokens that each problem writes in a row while all write, since drafts lose
+GATHER = 32  # the same, before all draft
+SHORT = 16  # the same, for a moment, where all have drafted, and where drafts have not been tried
 CHECK = 1024  # tokens of each problem after which that comes in any case
 SETTLED = 16  # tokens of each problem under a load before drafts are tried under it
 ROUNDS = 2  # of each problem, in a trial
@@ -26,9 +27,12 @@ AGAIN = 4  # the same, before drafts that go on are counted again
 LEAST = 64  # rounds of all problems together, in either case: what drafts come to varies from one to the next
 SOON = 16  # the same, of a trial that is clear ...
 CLEARLY = 0.3  # ... by this share of its time
+LASTS = 256  # the same, where they have lost under another load: most loads are over before
 HOLD = 32  # plain tokens for which another number of problems has to last before it counts
 SLACK = 0.02  # of their time, by which drafts that go on may have lost before that is no accident
+AHEAD = 8.0  # plain tokens of each problem that they may lose of what they have gained: answers that began together have their best places together
 FADES = 0.995  # of what earlier rows have taken, at each new one
+ROUNDING = 1e-6  # of a token
 State = Literal["writing", "gathering", "trial", "drafting"]
 
 
@@ -46,6 +50,11 @@ class Crowd:
     _began: float = field(default=0.0, init=False)  # rounds that began before then are mixed ones
     _settling: int = field(default=0, init=False)  # rounds until all draft
     _gain: float = field(default=0.0, init=False)  # plain tokens, since it was counted last
+    _ahead: float = field(
+        default=0.0, init=False
+    )  # of what drafts have gained, what may be lost again
+    # what drafts had lost when they were doubted: a trial has to make up for that
+    _doubt: float = field(default=0.0, init=False)
     # what a whole trial has lost, waking drafters included
     _lost: float = field(default=0.0, init=False)
     _joined: int = field(default=0, init=False)  # rows that began while they gather
@@ -58,7 +67,12 @@ class Crowd:
         if self.gained is None:
             more = self.size / other.size
             self.gained = other.gained
-            self.owed = other.owed * more if other.gained is False and more > 1 else self.owed
+            if other.gained is False:
+                self.owed = other.owed * more
+                if (
+                    more < 1
+                ):  # few may gain where many lose, but not every load that is there for a moment is to be tried
+                    self.owed = min(self.owed, EXPLORE * LASTS * self.size)
             self.state = "drafting" if other.gained else "writing"
 
     def token(self, known: float) -> float:
@@ -68,9 +82,10 @@ class Crowd:
     def row(self, now: float, known: float) -> int:
         """Return how many tokens a problem is to write alone from now on; 0: it is to draft."""
         if self.state == "writing":
+            untried = self.gained is None
             if self.owed > 0 or self.written < SETTLED * self.size:
-                return LOOK
-            self._gather(now + LOOK * self.token(known))
+                return SHORT if untried else LOOK
+            self._gather(now + (SHORT if untried else GATHER) * self.token(known))
         if self.state == "gathering":
             self._joined += 1
             if self._joined == max(1, self.size // 2):
@@ -78,7 +93,7 @@ class Crowd:
                 self._began = min(self._began, now)
             left = (self._due - now) / self.token(known)
             if left >= 1:
-                return min(math.ceil(left), LOOK)
+                return min(math.ceil(left - ROUNDING), LOOK)
             self.state, self._lost, self._drafted = "trial", 0.0, 0
             self._count(now, self.size)
         return 0
@@ -134,19 +149,25 @@ class Crowd:
         self._rounds += 1
         trial = self.state == "trial"
         enough = max((ROUNDS if trial else AGAIN) * self.size, LEAST)
-        if trial and abs(self._gain) > CLEARLY * self._spent:
+        # behind a doubt a good place says little
+        clear = -self._gain if self._doubt else abs(self._gain)
+        if trial and clear > CLEARLY * self._spent:
             enough = max(self.size, SOON)
         if self._rounds < enough:
             return
         if trial:
-            self.gained = self._gain >= 0
+            self.gained = self._gain >= self._doubt
+            self._doubt = 0.0
         if not self.gained:
             self._end(self._lost)
             self._began = now
             return
-        gains, self.state = self._gain >= -SLACK * self._spent, "drafting"
+        self.state = "drafting"
+        self._ahead += self._gain + SLACK * self._spent
+        self._doubt = max(-self._ahead, 0.0)
+        self._ahead = min(max(self._ahead, 0.0), AHEAD * self.size)
         self._count(now)
-        if not gains or self._drafted > CHECK * self.size:
+        if self._doubt or self._drafted > CHECK * self.size:
             self._gather(now + SHORT * self.token(known))
 
     def _end(self, lost: float) -> None:

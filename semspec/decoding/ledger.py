@@ -115,10 +115,21 @@ class Ledger:
         self._woke, self.asleep = wakes and self.asleep, self.asleep and not wakes
 
     def together(self) -> int:
-        """Return how many tokens are to be written alone, as the others under way do; 0: all draft."""
+        """Return how many tokens are to be written alone, as the others under way do; 0: all draft.
+
+        A drafter that reads along and has not been tried has the pass over the prompt for its first draft: in the trial that
+        follows, the prompt would have to be read again.
+        """
         economy, now = self.economy, self.economy.costs.clock
         assert now is not None
-        return economy.crowd(now).row(now, economy.token)
+        row = economy.crowd(now).row(now, economy.token)
+        return row if self.rounds or self.tried or not self.watches else 0
+
+    @property
+    def tried(self) -> bool:
+        """True if it was found out what drafts bring to so many problems under way."""
+        known = self.economy.crowds.get(self.economy.company)
+        return known is not None and known.gained is not None
 
     @property
     def waking(self) -> float:
@@ -170,7 +181,11 @@ class Ledger:
             if self.crowded:
                 if paid:  # for when it was alone
                     self.source.settle(paid, 0.0, self._paid_under)
-                economy.crowd(now).closed(tokens, since, now, economy.token, self.rounds == 1)
+                crowd = economy.crowd(now)
+                if (
+                    crowd.size == economy.company
+                ):  # else another number is under way for the moment: a token has another price
+                    crowd.closed(tokens, since, now, economy.token, self.rounds == 1)
             return
         experience, first = economy.experience, self.rounds == 1
         unseen = not done.drafted and (resting or not self.watches)

@@ -27,6 +27,11 @@ class Pace(Protocol):
         ...
 
     @property
+    def gives_way(self) -> bool:
+        """True if what the target writes alone may be cut short where others wait for a verdict on their drafts."""
+        ...
+
+    @property
     def turns(self) -> Turns | None:
         """Who says which of several sources drafts; None: the drafter does."""
         ...
@@ -73,6 +78,7 @@ class Steady:
     resting: bool = False
     onward: bool = False
     chain: bool = False
+    gives_way: bool = False
     turns: Turns | None = None
 
     def behind(self, context: int) -> None:

@@ -82,6 +82,8 @@ class _Part:
         ask, part = self.query.generate, asked.generate
         on = ("limit", "paused")
         self.done = self.whole or ask is None or part is None or answer.finish not in on
+        if ask is not None and ask.gives_way and answer.finish == "paused":
+            self.done = True  # whoever asked makes do with what is there
         if answer.finish == "limit" and not self.done and ask is not None and part is not None:
             # an engine that had room for less, or a bridge that cut, has written its last token
             short = len(answer.tokens) < part.limit

@@ -78,8 +78,11 @@ class Writing:
         judging = booked(rule.judge(self.context, draft), done)
         return (yield from self.witness.judging(judging, draft))
 
-    def write(self, handover: Handover, done: Round) -> Plan[None]:
-        """Let the target continue until its units are complete."""
+    def write(self, handover: Handover, done: Round, gives_way: bool = False) -> Plan[None]:
+        """Let the target continue until its units are complete.
+
+        ``gives_way``: of units that are tokens fewer will do, where others wait for a verdict on their drafts.
+        """
         limit = min(self.left, handover.limit or self.left)
         boundary = None
         if handover.units is not None:
@@ -92,7 +95,8 @@ class Writing:
         units = handover.units or 1
         if stops_of(boundary).cap == 1 and self.pen is None:
             # no end has to be looked for: so many tokens are so many units
-            generate = ask(min(limit, units))
+            gives_way &= self.grammar is None  # a grammar begins with each question
+            generate = ask(min(limit, units), gives_way=gives_way)
             yield from self._write_plainly(generate, done)
             done.handed_ends = list(range(1, len(done.handed) + 1))
             return

@@ -115,9 +115,7 @@ class Lockstep(Way[T]):
     def _tell_costs(self, batches: Mapping[Role, Batch], own: float) -> None:
         """Tell the cost model what this turn has taken, ``own`` being the plans' own work behind the answers."""
         for batch in batches.values():
-            together = len(batch.queries)
-            if isinstance(self.waiting, Inbox):
-                together = company(together, self.concurrency)
+            together = company(len(batch.queries), self.concurrency)
             self.count(batch.queries, batch.replies, batch.seconds, own, together)
 
     def _timed(self, item: tuple[Role, list[Query]]) -> tuple[Sequence[Answer | Exception], float]:

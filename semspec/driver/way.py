@@ -82,10 +82,20 @@ class Way(Generic[T]):
     # ---- for the cost model ---------------------------------------------------------------------
 
     def weigh(self) -> None:
-        """Let the cost model know how many plans are going to be under way, where they come and go."""
-        if self.costs is not None and isinstance(self.waiting, Inbox):
-            under_way = min(len(self.running) + len(self.waiting), self.concurrency)
-            self.costs.load = company(under_way, self.concurrency)
+        """Let the cost model know how many plans are going to be under way, where that changes.
+
+        Plans that are all given at once become fewer at the end. A recorded table decides as if they did not: what becomes of a
+        problem then depends on it alone.
+        """
+        if self.costs is None:
+            return
+        if isinstance(self.waiting, Inbox):
+            under_way = len(self.running) + len(self.waiting)
+        elif self.costs.fixed or self.concurrency == 1:
+            return
+        else:
+            under_way = len(self.running) if self.waiting.over else self.concurrency
+        self.costs.load = company(min(under_way, self.concurrency), self.concurrency)
 
     def count(
         self,

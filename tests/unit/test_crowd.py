@@ -10,9 +10,9 @@ from itertools import count
 
 import pytest
 
-from semspec.decoding.crowd import CHECK, HOLD, LOOK, SETTLED, Crowd
+from semspec.decoding.crowd import CHECK, HOLD, LASTS, LOOK, SETTLED, SHORT, Crowd
 from semspec.decoding.economy import Economy
-from semspec.decoding.experience import DEBT
+from semspec.decoding.experience import DEBT, EXPLORE
 from tests.support.costs import table
 
 TOKEN = 0.02  # seconds of a plain token where all write
@@ -77,10 +77,40 @@ def test_drafts_that_gain_go_on(size: int) -> None:
     assert server.trials <= server.tokens / size / CHECK + 1  # all write but now and then
 
 
+def test_a_load_that_is_there_for_a_moment_is_not_tried_where_drafts_have_lost_under_another() -> (
+    None
+):
+    few = Server(Crowd(2), lambda now: 3.0, kept=5)
+    few.crowd.expect(Crowd(16, "writing", False, owed=200.0))
+    few.run(0.8 * LASTS * TOKEN)
+    assert not few.trials
+    few.run(3 * LASTS * TOKEN)
+    assert few.crowd.gained
+
+
+@pytest.mark.parametrize("size", [2, 16])
+def test_drafts_are_not_doubted_for_the_bad_places_of_answers_that_began_together(
+    size: int,
+) -> None:
+    """For a while in every second they lose, and gain more in the rest."""
+    server = Server(Crowd(size), lambda now: 3.0 if now % 1 < 0.6 else 7.0, kept=6)
+    server.run(4)
+    assert server.crowd.state == "drafting"
+    assert server.run(80) > 1.35 * plain(size)
+    assert server.trials <= server.tokens / size / CHECK + 2  # all write but now and then
+
+
+@pytest.mark.parametrize("size", [2, 16])
+def test_drafts_that_gain_in_a_few_places_alone_are_given_up(size: int) -> None:
+    """A trial may fall into such a place, and again when they are doubted."""
+    server = Server(Crowd(size), lambda now: 2.0 if now % 1 < 0.2 else 8.0, kept=4)
+    assert server.run(400) > 0.95 * plain(size)
+
+
 def test_all_begin_to_draft_at_about_the_same_time() -> None:
     server = Server(Crowd(16), lambda now: 3.0, kept=5)
-    server.run((SETTLED + 2 * LOOK + 2) * TOKEN)
-    assert server.crowd.state in ("trial", "drafting") and set(server.rows) == {LOOK}
+    server.run((SETTLED + 2 * SHORT + 2) * TOKEN)
+    assert server.crowd.state in ("trial", "drafting") and set(server.rows) == {SHORT}
 
 
 def test_drafts_that_begin_to_lose_are_given_up() -> None:
@@ -124,8 +154,8 @@ def test_what_is_known_of_one_load_is_expected_of_another() -> None:
         one.expect(gained)
         other.expect(lost)
         assert one.state == "drafting" and other.state == "writing"
-        # what loses under a load loses more under a larger one, and may gain under a smaller one
-        assert other.owed == (160 if size == 32 else 0)
+        # what loses under a load loses more under a larger one, and may gain under a smaller one that lasts
+        assert other.owed == (160 if size == 32 else EXPLORE * LASTS * size)
     lost.expect(gained)  # it knows better
     assert lost.gained is False
 

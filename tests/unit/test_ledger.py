@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from semspec.decoding.budget import Adaptive
-from semspec.decoding.crowd import LOOK
+from semspec.decoding.crowd import LOOK, SHORT
 from semspec.decoding.economy import Economy
 from semspec.decoding.experience import DEBT, ENOUGH
 from semspec.decoding.ledger import Ledger
@@ -116,8 +116,15 @@ def test_where_others_are_under_way_a_problem_writes_as_they_do_and_drafts_as_th
 ) -> None:
     one = economy(load=4)
     pace = problem(one, watches)
+    if watches:  # it has the pass over the prompt for its first draft
+        assert pace.units() > 0
+        passes(pace, 2, drafted(0))
+    # until it is known what drafts bring, it reads along
+    assert pace.units() == 0 and pace.alone(999) == SHORT and not pace.resting
+    passes(pace, SHORT, Round(handed=[0] * SHORT))
+    one.crowd(0.0).gained = False
     assert pace.units() == 0 and pace.alone(999) == LOOK and pace.resting == watches
-    passes(pace, LOOK, Round(handed=[0] * LOOK))  # with its prompt
+    passes(pace, LOOK, Round(handed=[0] * LOOK))
     one.crowd(0.0).state = "drafting"
     assert pace.units() > 0 and not pace.resting
     # none of its drafts is kept, and it goes on until that has been counted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -13,14 +14,16 @@ import pytest
 
 from semspec.decoding.costs import Costs, company
 from semspec.decoding.economy import Economy
-from semspec.driver import Inbox
+from semspec.driver import Driver, Inbox
+from semspec.engines.toy import Toy
 from semspec.loop import speculate
+from semspec.protocols import Engine, Plan
 from semspec.results import tables
 from semspec.solver import Solver
-from semspec.types import Context, Round
+from semspec.types import Context, Generate, Query, Role, Round, Sampling
 from tests.support.costs import crowded
 from tests.support.pair import configuration
-from tests.support.toy_server import ToyServed
+from tests.support.toy_server import Remote, ToyServed
 
 MOST, FEW, LENGTH = 64, (1, 2, 4), 48
 ADAPTIVE = ("split=token", "accept=lossless", "temperature=1", "adaptive=true")
@@ -118,7 +121,41 @@ def test_a_load_counts_as_the_nearest_power_of_two_up_to_the_most() -> None:
     assert [company(n, 12) for n in (1, 8, 12)] == [1, 8, 12]
 
 
-def test_a_run_decides_for_as_many_as_it_was_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize(
+    ("fixed", "most", "loads"),
+    [
+        # three count as four; a recorded table is not told, nor is who solves one problem at a time
+        (False, 4, [4, 4, 4, 2, *[1] * 6]),
+        (True, 4, [0] * 10),
+        (False, 1, [0] * 10),
+    ],
+)
+def test_a_run_counts_the_problems_that_are_left(
+    free: bool, fixed: bool, most: int, loads: list[int]
+) -> None:
+    costs, seen = Costs(fixed), list[int]()
+
+    def plan(context: Context, rounds: int) -> Plan[None]:
+        for _ in range(rounds):
+            if context.key == 4:
+                seen.append(costs.load)
+            asked = "target", context, Sampling(1.0), random.Random(0)
+            yield Query(*asked, generate=Generate(1), purpose="write")
+
+    engine = Toy().models()["target"]
+    remote = Remote(engine, may_go=False)
+    with remote.pool:
+        engines: dict[Role, Engine] = {"target": remote if free else engine}
+        contexts = [Context(number, [0, 1]) for number in (1, 2, 3, 4)]
+        plans = (
+            (one, plan(one, rounds)) for one, rounds in zip(contexts, (1, 2, 3, 10), strict=True)
+        )
+        list(Driver(engines, costs).run(plans, most))
+    assert seen == loads if not free else (seen[0], seen[-1]) == (loads[0], loads[-1])
+
+
+def test_a_run_by_a_recorded_table_decides_for_as_many_as_it_was_told(tmp_path: Path) -> None:
     """Problems that are all there from the beginning change no decisions while they become fewer."""
     with served(recorded(tmp_path), most=8) as solver:
         solver = solver.variant(ignore_eos=True)

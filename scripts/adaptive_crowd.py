@@ -1,0 +1,117 @@
+"""The other table of `make never-slower`: several problems under way at a time, where the passes are shared.
+
+The target alone has as many under way. Groups of so many problems begin together, and the next group begins when the last
+answer of the one before is there, as in a run: at a group's end fewer and fewer are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from statistics import median
+from typing import Any
+
+from adaptive_rows import (
+    SMALL,
+    TEXTS,
+    WANTED,
+    drafts_told,
+    equal_texts,
+    measured_or_kept,
+    missed,
+    speed,
+    spoken,
+)
+from figures_page import FiguresPage, Kept
+from script_kit import markdown
+
+from semspec.engines.pool import Engines
+
+MARKS = (
+    "<!-- never-slower-together: written by make never-slower-together -->",
+    "<!-- end of never-slower-together -->",
+)
+WHOLE: dict[str, list[Any]] = {
+    "drafters": [
+        "lm",
+        "eagle3",
+        "eagle3, chain",
+        *"prompt_lookup suffix adapld token_recycling logitspec rest".split(),
+        "hybrid, suffix+lm",
+    ],
+    "texts": ["synthetic", "editing", "grounded"],
+    "temperatures": [0.0],
+    "at_once": [4, 16],
+}
+MANY = 4  # times as many problems as of a row with one at a time, and so many groups at least
+
+
+def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
+    """Measure each drafter on each kind of text, with each number of problems under way."""
+    found: dict[str, Any] = {}
+    columns = ("at_once", "drafters", "texts", "temperatures")
+    for size, name, kind, temperature in product(*(of[column] for column in columns)):
+        key = _key(size, name, kind, temperature)
+        given = {**of, "concurrency": size, "problems": MANY * max(of["problems"], size)}
+        found[key] = measured_or_kept(key, kept, name, kind, temperature, given, engines)
+    return found
+
+
+def _key(size: int, name: str, kind: str, temperature: float) -> str:
+    return f"{size}/{name}/{kind}/{temperature:g}"
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """Return what stands between the page's marks."""
+    rows, of = found["rows"], found["of"]
+    speeds = {key: speed(row)[0] for key, row in rows.items()}
+    least = min(speeds, key=speeds.__getitem__)
+    low = missed(rows)
+    both = sum(speed(row, "cpu")[0] < WANTED for row in low)
+    equal, answers = equal_texts([row for key, row in rows.items() if key.endswith("/0")])
+    lines = [
+        f"{len(rows)} rows, {MANY * of['problems']} problems each and {MANY} groups at least ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways,"
+        f" each time by a solver that begins with nothing learned, at most {of['tokens']} tokens; {found['provenance']['machine']['cpu']}, one thread."
+        f" The median is {median(speeds.values()):.2f}x by the wall clock, and the least {speeds[least]:.2f}x ({least})."
+        f" Of the {len(low)} rows that are below {WANTED:.2f}x by the wall clock {both} are by CPU time, too."
+        f" Greedy texts (T = 0) are equal to the target's own in {equal:,} of {answers:,} answers.",
+        "",
+    ]
+    for name, temperature in product(of["texts"], of["temperatures"]):
+        lines += [f"### {TEXTS[name]} (`{name}`, T = {temperature:g})", ""]
+        lines += [*_table(rows, of, name, temperature), ""]
+    return "\n".join(lines).rstrip("\n")
+
+
+def _table(
+    rows: Mapping[str, Any], of: Mapping[str, Any], kind: str, temperature: float
+) -> list[str]:
+    """Return the table of one kind of text: drafters, and the numbers of problems under way beside each other."""
+    headings = [
+        heading
+        for size in of["at_once"]
+        for heading in (
+            f"{size} at a time [95 %] (answers alone)",
+            "by CPU time",
+            "rounds with a draft; drafted, kept",
+            *["texts equal to the target's own"] * (not temperature),
+        )
+    ]
+    cells = []
+    for name in of["drafters"]:
+        cells.append([name])
+        for size in of["at_once"]:
+            row = rows[_key(size, name, kind, temperature)]
+            cells[-1] += [spoken(row), spoken(row, "cpu"), drafts_told(row)]
+            if not temperature:
+                cells[-1].append("{} of {}".format(*equal_texts([row])))
+    return markdown(["", *headings], cells)
+
+
+FIGURES = FiguresPage(
+    "never-slower-together",
+    "docs/measurements/never_slower.md",
+    MARKS,
+    text,
+    "the code has changed since this was measured",
+)

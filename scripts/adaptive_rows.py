@@ -1,0 +1,202 @@
+"""A row of `make never-slower`: one drafter on one kind of text, in turn with the target alone, and what its figures say."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from statistics import median
+from typing import Any
+
+from figures_page import Kept
+
+from semspec.choices.settle import expand_shorthands
+from semspec.config import build, compose
+from semspec.engines.pool import Engines
+from semspec.loading.settled import settle
+from semspec.protocols import BenchmarkProblem
+from semspec.results.metrics import Interval, rate_ratio, resampled
+from semspec.solver import Solver
+
+DRAFTERS = {
+    "lm": ("draft=lm",),
+    "lm, dynamic tree": ("draft=lm", "tree=dynamic"),
+    "lm, sampled tree": ("draft=lm", "tree=sampled"),
+    "eagle3": ("draft=eagle3",),
+    "eagle3, chain": ("draft=eagle3", "tree=chain"),
+    "medusa": ("draft=medusa",),
+    **{
+        name: (f"draft={name}",)
+        for name in (
+            "prompt_lookup suffix pld_plus adapld token_recycling logitspec rest dresd hybrid"
+        ).split()
+    },
+    "hybrid, suffix+lm": ("draft=hybrid", "sources=suffix+lm"),
+    "hybrid, suffix+eagle3": ("draft=hybrid", "sources=suffix+eagle3"),
+}
+# that need no draft model, head or corpus of the target's: on texts that repeat themselves, of the target that writes such
+COPYING = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
+TEXTS = {
+    "synthetic": "Chains of thought, which repeat little",
+    "editing": "A list written down again with one value changed",
+    "grounded": "Facts quoted from a paragraph",
+    "periodic": "A phrase over and over",
+}
+OWN = "synthetic"  # what the embedded pair was trained for; on the others its drafts are hardly ever right
+PERIODS = ("a b ", "one two three ", "x=1; ", "Monday ", "to be or not ", "7 + 7 = 14, ")
+WANTED = 0.97  # of the target's own speed, at least
+SMALL = 4  # times as many problems for the embedded copier: its answers take a tenth of the target's seconds
+PROMPTS = 3  # times that a prompt is read by itself
+CLOCKS = ("wall", "cpu")
+Groups = Sequence[Mapping[str, float]]
+
+
+def problems_of(text: str, count: int) -> Iterator[BenchmarkProblem]:
+    """Yield problems of a benchmark, or questions that repeat one phrase."""
+    if text == "periodic":
+        for number in range(count):
+            phrase = PERIODS[number % len(PERIODS)]
+            times = 24 + number // len(PERIODS)
+            yield BenchmarkProblem(f"periodic-{number}", f"Go on: {phrase * times}".strip())
+        return
+    made = build(compose([f"benchmark={text}"])).benchmark
+    yield from islice(made.problems(), count)
+
+
+def measured_or_kept(
+    key: str,
+    kept: Kept,
+    name: str,
+    text: str,
+    temperature: float,
+    given: Mapping[str, Any],
+    engines: Engines,
+) -> dict[str, Any]:
+    """Return a row that was kept, or measure it; say what it is."""
+    row = kept.part(key, lambda: measured(name, text, temperature, given, engines))
+    print(f"{key}: {speed(row)[0]:.2f}x, by CPU time {speed(row, 'cpu')[0]:.2f}x", flush=True)
+    return row  # type: ignore[no-any-return]
+
+
+def copied(name: str, text: str) -> bool:
+    """Tell whether the embedded copier writes the texts of a row."""
+    return text != OWN and name in COPYING
+
+
+def measured(
+    name: str, text: str, temperature: float, given: Mapping[str, Any], engines: Engines
+) -> dict[str, Any]:
+    """Solve problems in both ways in turn; return seconds, tokens and equal texts of each group of them."""
+    copier = ["model=tiny-copier"] * copied(name, text)
+    more = SMALL if copier else 1
+    options = [*copier, *DRAFTERS[name], "accept=lossless", "split=token"]
+    options += [f"temperature={temperature}", "quiet=true"]
+    options += [f"max_new_tokens={given['tokens']}", f"concurrency={given['concurrency']}"]
+    off = _solver([*options, "adaptive=false"], engines)
+    turns = [_solver(options, engines) for _ in range(given["turns"])]
+    settle()
+    size, todo = given["concurrency"], list(problems_of(text, given["problems"] * more))
+    for mode in ("plain", "speculative"):
+        _timed(off, todo[:size], mode)
+    groups: list[dict[str, float]] = []
+    counts: Counter[str] = Counter()
+    for start in range(0, len(todo), size):
+        these = todo[start : start + size]
+        read = [_timed(off, these, "plain", 1) for _ in range(PROMPTS)]
+        prompt = {clock: median(one[at] for one in read) for at, clock in enumerate(CLOCKS)}
+        group: dict[str, float] = defaultdict(float)
+        for turn, solver in enumerate(turns):
+            for clock, seconds in prompt.items():
+                group[f"prompt {clock}"] += seconds
+            texts: dict[str, dict[str, list[int]]] = {}
+            for mode in ("plain", "speculative")[:: -1 if (start // size + turn) % 2 else 1]:
+                wall, cpu, done = _timed(off if mode == "plain" else solver, these, mode)
+                group[f"{mode} wall"] += wall - prompt["wall"]
+                group[f"{mode} cpu"] += cpu - prompt["cpu"]
+                group[f"{mode} tokens"] += sum(len(one.outcome.tokens) for one in done)
+                texts[mode] = {one.problem.id: list(one.outcome.tokens) for one in done}
+                if mode == "plain":
+                    continue
+                for one in (one for solved in done for one in solved.outcome.rounds):
+                    counts += Counter(
+                        rounds=1,
+                        drafts=bool(one.drafted),
+                        drafted=len(one.drafted),
+                        kept=len(one.kept),
+                    )
+            group["answers"] += len(these)
+            for answer, tokens in texts["plain"].items():
+                group["equal"] += texts["speculative"][answer] == tokens
+        groups.append(group)
+    return {"groups": groups, **counts}
+
+
+def _solver(options: list[str], engines: Engines) -> Solver:
+    solver = Solver(build(compose(expand_shorthands(options))), shared=engines)
+    solver.fetch()
+    solver.load()
+    return solver
+
+
+def _timed(
+    solver: Solver, problems: Sequence[BenchmarkProblem], mode: str, budget: int | None = None
+) -> tuple[float, float, list[Any]]:
+    """Solve problems; return the seconds by the wall and of the processor, and what came of it."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    done = list(solver.solve(problems, mode, budget))  # type: ignore[arg-type]
+    return time.perf_counter() - wall, time.process_time() - cpu, done
+
+
+def speed(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, Interval | None]:
+    """Return how many times as fast as the target alone a question is answered, with its interval over problems."""
+    return resampled(row["groups"], partial(_from_question_to_answer, clock=clock))
+
+
+def _from_question_to_answer(groups: Groups, clock: str) -> float:
+    """Return the target's own seconds over those with drafts, for texts as long as the target's own."""
+
+    def total(what: str) -> float:
+        return math.fsum(group[what] for group in groups)
+
+    prompts, longer = total(f"prompt {clock}"), total("plain tokens") / total("speculative tokens")
+    return (prompts + total(f"plain {clock}")) / (prompts + longer * total(f"speculative {clock}"))
+
+
+def answer_alone(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, Interval | None]:
+    """Return the same by seconds a token of the answers alone, without the prompt's own pass."""
+    ways = ("speculative", "plain")
+    return rate_ratio(
+        [
+            tuple(g[f"{way} {what}"] for way in ways for what in ("tokens", clock))
+            for g in row["groups"]
+        ]
+    )  # type: ignore[misc]
+
+
+def spoken(row: Mapping[str, Any], clock: str = "wall") -> str:
+    """Return a row's figure with its interval, and that of the answers alone."""
+    value, bounds = speed(row, clock)
+    ends = f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""
+    return f"{value:.2f}x{ends} ({answer_alone(row, clock)[0]:.2f}x)"
+
+
+def missed(rows: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows whose figure is below the aim by the wall clock."""
+    return [row for row in rows.values() if speed(row)[0] < WANTED]
+
+
+def drafts_told(row: Mapping[str, Any]) -> str:
+    """Return how many rounds had a draft, and how many tokens of it were drafted and kept."""
+    count = max(row.get("drafts", 0), 1)
+    share = row.get("drafts", 0) / max(row.get("rounds", 0), 1)
+    return f"{100 * share:.0f} %; {row.get('drafted', 0) / count:.1f}, {row.get('kept', 0) / count:.1f}"
+
+
+def equal_texts(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Return how many texts are the target's own, token by token, and how many there are."""
+    groups = [group for row in rows for group in row["groups"]]
+    equal, answers = (sum(int(g.get(what, 0)) for g in groups) for what in ("equal", "answers"))
+    return equal, answers
