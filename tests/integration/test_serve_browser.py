@@ -23,7 +23,7 @@ LAST = "document.querySelector('#{}').dataset.done ?? null"
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    with serving("max_new_tokens=200", "concurrency=2") as running:
+    with serving("max_new_tokens=300", "concurrency=2") as running:
         yield running
 
 

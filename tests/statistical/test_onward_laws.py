@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 from scipy.stats import chisquare
 
 from semspec.engines._sglang.engine import SglangEngine
@@ -16,6 +17,7 @@ from semspec.types import Context, Generate, Query, Sampling
 from tests.support.deep import samples
 from tests.support.talking import Writer, engine_at, speaking
 
+pytestmark = pytest.mark.deep(quick=True)
 SAMPLES = samples(quick=1_500, deep=6_000)
 SURE = 1e-4
 PROMPT = (2, 1)

@@ -184,6 +184,7 @@ def test_steps_follow_the_context_as_well() -> None:
     for context in (0, 4000):
         one = economy(priced(0.0, 2e-3), first=0.6)
         one.drafted, one.written, one.bank = 12.0, 12.0, 0.0
+        one.beliefs.learn([(("before", "1", ""), True)])  # something of a draft has been kept
         pace = AdaptiveSteps(economy=one, longest=4, cap=64, by_token=True)
         pace.behind(context)
         rests.append(pace.units())
