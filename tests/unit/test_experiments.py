@@ -259,16 +259,20 @@ def test_mistakes_end_in_one_line(arguments: list[str], says: str) -> None:
 def test_a_row_that_cannot_run_is_named_and_blocks_no_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Over servers token drafts are verified by a server that drafts, and only the user can have started one."""
+    """Over servers token drafts are verified by a server that drafts, of the run's own or one that is named."""
+    outside = ["engine=sglang", "engine.inside=false"]
     for name in ("table4", "figure3"):
         experiment = load(f"semanticspec/{name}")
-        own = list(jobs(experiment, "real", ["engine=sglang"]))
+        every = list(jobs(experiment, "real", ["engine=sglang"]))
+        kept, _, lacking = reproduce._fitting(experiment, every)
+        assert kept == every and not lacking
+        own = list(jobs(experiment, "real", outside))
         kept, _, lacking = reproduce._fitting(experiment, own)
         assert {job.row for job in own} - {job.row for job in kept} == {"SpecSampling"}
         (line,) = lacking
         assert line.startswith("SpecSampling (8 runs): accept=lossless reads probs, which")
-        assert "name a server that drafts and verifies tokens by itself" in line
-    asked = ["experiment=semanticspec/table4", "engine=sglang", "only=AIME", "plan=true"]
+        assert "leave engine.inside=false out" in line
+    asked = ["experiment=semanticspec/table4", *outside, "only=AIME", "plan=true"]
     only = [a if not a.startswith("only") else "only=QwQ-32B/Spec" for a in asked]
     assert reproduce.main(only) == 0
     told = " ".join(capsys.readouterr().out.split())
