@@ -60,12 +60,15 @@ class Loaded:
     def fetch(self) -> None:
         """Fetch the weights that are missing here, and tell the engines which models are to be expected."""
         config = self.config
+        small = self._small()
+        self._engine = config.engine if small is None else config.engine.drafting(small)
+        if self._engine is not config.engine and not verified_by_tokens(config):
+            raise UserError(
+                "over SGLang lossless tokens are verified inside a server that drafts, which knows no ahead=, costs=,"
+                " answer_by= or stop=: leave them out, or use engine=hf"
+            )
         if config.engine.holds_weights:
             self._survey.folders.fetch_all()
-        self._engine = config.engine
-        small = self._small()
-        if small is not None:
-            self._engine = config.engine.drafting(small)
         needs = [
             Need(
                 role,
@@ -83,9 +86,7 @@ class Loaded:
     def _small(self) -> Small | None:
         """Return the draft model, where its tokens can only be verified inside a server that drafts by it."""
         config = self.config
-        if config.draft.plain or not config.accept.needs - config.engine.offers:
-            return None
-        if not verified_by_tokens(config):
+        if "draft" not in config.draft.models() or not config.accept.needs - config.engine.offers:
             return None
         model, folder = config.draft.model, self._survey.folders.light["draft"]
         at = f"@{model.revision}" if model.revision and not model.local else ""
