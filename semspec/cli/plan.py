@@ -103,15 +103,21 @@ class Plan:
             needed = 0
             for role, known in listed.items():
                 assert known is not None
-                tokens = min(max_new_tokens + PROMPT, known.size.context) * problems
+                one = min(max_new_tokens + PROMPT, known.size.context)
+                if not engine.holds_weights:
+                    self.say("memory", f"on its server: {role} {held(known.size, one)} for each of {problems} at a time, as published; what does not fit waits there")  # fmt: skip
+                    continue
                 copies = engine.copies(role)
-                needed += copies * (known.size.weights + tokens * known.size.token)
+                needed += copies * (known.size.weights + one * problems * known.size.token)
                 times = f"{copies} times " if copies > 1 else ""
                 self.say(
-                    "memory", f"{role} {times}{held(known.size, tokens)} at most, as published"
+                    "memory",
+                    f"{role} {times}{held(known.size, one * problems)} at most, as published",
                 )
-            if engine.holds_weights:  # not where servers are named
+            if engine.holds_weights:
                 self.say("memory", _there(needed))
+            else:
+                self.say("memory", "of this machine next to nothing: the servers hold the models")
             return
         if not self.known:
             self.say("memory", "not known before the models are")

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from semspec import registry
 from semspec.cli.plan import Plan
@@ -25,6 +26,12 @@ from semspec.training.probes.settings import FEATURES, Nli, ProbeConfig, folder_
 from semspec.training.probes.shards import check_room, gigabytes
 from semspec.types import Role
 
+# what a data set's ``train_on=`` can name; another one's is for the reader to fill in
+DOMAINS: Mapping[str, Sequence[str]] = dict.fromkeys(
+    ("simplescaling/s1K", "simplescaling/s1K-1.1"), ("math", "science")
+)
+UNNAMED = "DOMAIN"
+DRAFTS = "-draft"  # behind the name of the target's folder
 PLUGIN = """SEMSPEC_SGLANG='{"probe": {}}'"""  # of servers that give their states
 URL: Mapping[Role, str] = {"target": "engine.target_url", "draft": "engine.draft_url"}
 
@@ -106,19 +113,24 @@ def _say_cost(
     plan.say("tokens", f"about {cost.own:,} written by the {config.probed}{by_other}; {cost.read:,} read")  # fmt: skip
     if told := _hours(config, cost, models):
         plan.say("time", f"{told}, by its memory's speed; more GPUs: -m part=all/8")
-    check_room(near, cost.work.bytes)
+    with plan.checked("samples"):
+        check_room(near, cost.work.bytes)
+        return
+    plan.say("samples", f"on this disk {cost.work.fitting(shutil.disk_usage(near).free)} fits")
 
 
 def _hours(config: ProbeConfig, cost: Cost, models: Mapping[Role, ModelConfig]) -> str:
-    """Say how long a GPU would work; nothing of models that are small or unknown."""
+    """Say how long a GPU would work, and for which model; nothing of models that are small or unknown."""
     sizes = _sizes(models)
     if sizes is None or max(size.weights for size in sizes.values()) < SMALLEST:
         return ""
     gpus = visible_gpus()
     gpu, here = known_gpu(gpus), "" if gpus else " (none is here)"
-    hours, judged = cost.hours(sizes, config.probed, config.batch, gpu), cost.judging()
-    of = f", {judged:,.1f} of them for judging what means the same" if judged else ""
-    return f"about {hours:,.1f} hours of one {gpu}{here}{of}"
+    each, judged = cost.by_model(sizes, config.probed, config.batch, gpu), cost.judging()
+    server = "'s server" if registry.name_of(config.engine) == "sglang" else ""
+    parts = [f"{hours:,.1f} of the {role}{server}" for role, hours in each.items()]
+    parts += [f"{judged:,.1f} for judging what means the same"] if judged else []
+    return f"about {sum(each.values()) + judged:,.1f} hours of one {gpu}{here}: {', '.join(parts)}"
 
 
 def _say_road(
@@ -131,18 +143,9 @@ def _say_road(
     out = Path(config.out) if config.out else folder_of(config) / "probe"
     if plan.commands:
         plan.say("first", plan.commands.pop())
-    own = [f"{URL[role]}=http://127.0.0.1:{30000 + n}" for n, role in enumerate(models)]
     real = not config.model.path.startswith(EMBEDDED)
-    over = registry.name_of(config.engine) == "sglang"
-    if real and not (over and config.engine.connects):
-        start = shlex.join(
-            ["python", "-m", "semspec.launch", *pair, "accept=logprob", "start=true"]
-        )
-        if over:
-            plan.say("servers", f"it starts its own; for those that stay: {PLUGIN} {start}")
-        else:
-            plan.say("servers", f"engine=hf runs the models in one process; over servers: {PLUGIN} {start}")  # fmt: skip
-        plan.say("", f"and every command of training with: engine=sglang {' '.join(own)}")
+    if real:
+        _say_servers(plan, config, models, pair)
     plan.say("train", _training(arguments))
     if real:
         plan.say("", f"in shares of its model work: {_training(['-m', 'part=all/8', *arguments])}")
@@ -150,9 +153,11 @@ def _say_road(
     theirs = Path()
     if both:  # the rule with the paper's features asks the draft's probe, too
         theirs = _say_drafts(plan, config, models, given)
-    if config.source == "hub" and not config.train_on:
-        each = [*arguments, "train_on=[math]", f"out={out}-math"]
-        plan.say("a domain's", f"of the same samples: {_training(_last(each))}")
+    if config.source == "hub":
+        _say_domains(plan, config, out, "", arguments)
+        if both:
+            ending = DRAFTS if config.out else ""
+            _say_domains(plan, config, theirs, ending, _of_the_draft(config, given))
     use = shlex.join(["python", "-m", "semspec.run", *pair])
     name = next(n for n, kind in FEATURES.items() if type(config.features) is kind)
     rule = (
@@ -182,16 +187,62 @@ def _say_drafts(
     plan: Plan, config: ProbeConfig, models: Mapping[Role, ModelConfig], given: Sequence[str]
 ) -> Path:
     """Say what the draft model's own probe takes, and the command; return the probe's folder."""
-    options = [*(a for a in given if not a.startswith("role=")), "role=draft"]
-    options += [f"folder={config.folder}-draft"] if config.folder else []
-    options += [f"out={config.out}-draft"] if config.out else []
-    theirs = replace(config, role="draft", folder=f"{config.folder}-draft" if config.folder else "")
+    theirs = replace(config, role="draft", folder=config.folder + DRAFTS if config.folder else "")
     if (shape := shape_of(models["draft"])) is not None:
         cost = estimate(theirs, folder_of(theirs) / CHAINS, *shape)
         work = f"{cost.work.rows:,} rows, {gigabytes(cost.work.bytes)}; about {cost.own:,} tokens"
         plan.say("the draft's", "; ".join(filter(None, [work, _hours(theirs, cost, models)])))
-    plan.say("the draft's", _training(options))
-    return Path(f"{config.out}-draft") if config.out else folder_of(theirs) / "probe"
+    plan.say("the draft's", _training(_of_the_draft(config, given)))
+    return Path(config.out + DRAFTS) if config.out else folder_of(theirs) / "probe"
+
+
+def _of_the_draft(config: ProbeConfig, given: Sequence[str]) -> list[str]:
+    """Return the options of the draft model's own probe."""
+    options = [*(a for a in given if not a.startswith("role=")), "role=draft"]
+    options += [f"folder={config.folder}{DRAFTS}"] if config.folder else []
+    return options + ([f"out={config.out}{DRAFTS}"] if config.out else [])
+
+
+def _say_domains(
+    plan: Plan, config: ProbeConfig, out: Path, ending: str, arguments: Sequence[str]
+) -> None:
+    """Name the commands of the data's other domains: of the same samples, so each of them only trains."""
+    stem = str(out).removesuffix(ending).removesuffix(f"-{'-'.join(config.train_on)}")
+    for domain in DOMAINS.get(config.data, () if config.train_on else (UNNAMED,)):
+        if domain not in config.train_on:
+            each = [*arguments, f"train_on=[{domain}]", f"out={stem}-{domain}{ending}"]
+            plan.say("a domain's", f"of the same samples: {_training(_last(each))}")
+
+
+def _say_servers(
+    plan: Plan, config: ProbeConfig, models: Mapping[Role, ModelConfig], pair: Sequence[str]
+) -> None:
+    """Name the command that starts servers which give their states, and the options that name them."""
+    over = registry.name_of(config.engine) == "sglang"
+    start = ["python", "-m", "semspec.launch", *pair, "accept=logprob"]
+    if over and config.engine.connects:
+        told, own = _at_urls(config, models)
+        plan.say("servers", f"{told}: {PLUGIN} {shlex.join([*start, *own])}")
+        return
+    command = f"{PLUGIN} {shlex.join([*start, 'start=true'])}"
+    if over:
+        plan.say("servers", f"it starts its own; for those that stay: {command}")
+    else:
+        plan.say("servers", f"engine=hf runs the models in one process; over servers: {command}")
+    urls = [f"{URL[role]}=http://127.0.0.1:{30000 + n}" for n, role in enumerate(models)]
+    plan.say("", f"and every command of training with: engine=sglang {' '.join(urls)}")
+
+
+def _at_urls(config: ProbeConfig, models: Mapping[Role, ModelConfig]) -> tuple[str, list[str]]:
+    """Return how servers come to the addresses that are named, and launch's options for them."""
+    urls = {role: urlsplit(config.engine.urls(role)[0]) for role in models if config.engine.urls(role)}  # fmt: skip
+    hosts = {url.hostname or "" for url in urls.values()}
+    ports = [f"{role}_port={url.port or 80}" for role, url in urls.items()]
+    if len(hosts) > 1:
+        return "prints a command for each, to be run on its own machine", ports
+    (host,) = hosts
+    where = [] if host in ("127.0.0.1", "localhost") else [f"host={host}"]
+    return f"at these addresses, on {host}", [*where, *ports, "start=true"]
 
 
 def _training(arguments: Sequence[str]) -> str:

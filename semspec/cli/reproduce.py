@@ -20,11 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from semspec import config
+from semspec.cli import trained
 from semspec.cli.audit import audit
 from semspec.cli.plan import before
 from semspec.errors import UserError
 from semspec.jobs import experiments, sweep
-from semspec.jobs.experiments import METRICS, SHARES, Cell, Experiment, Job, jobs, load, slug
+from semspec.jobs.experiments import NAMES, SHARES, Cell, Experiment, Job, Scale, jobs, load, slug
 from semspec.jobs.job import ARM, left_out, resolve
 from semspec.jobs.job import Job as Run
 from semspec.jobs.launchers import options_of
@@ -71,13 +72,18 @@ def main(arguments: Sequence[str]) -> int:
     scale = given.get("scale", experiment.scales[0])
     if scale not in experiment.scales:
         raise UserError(f"scale={scale}: give {' or '.join(experiment.scales)}")
-    if experiment.audits and launching:
+    if launching and (experiment.audits or experiment.trains):
         raise UserError(
-            f"experiment={experiment.name} audits here, one job after the other: leave"
+            f"experiment={experiment.name} {'trains' if experiment.trains else 'audits'} here, one job after the other: leave"
             f" {' '.join(launching)} out"
         )
     only = [a.partition("=")[2] for a in arguments if a.startswith("only=")]
-    todo, built, lacking = _fitting(experiment, list(jobs(experiment, scale, extra, only)))
+    wanted = list(jobs(experiment, scale, extra, only))
+    name = experiment.runs_of or experiment.name
+    folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
+    if experiment.trains:
+        return _train(experiment, scale, wanted, folder, switches, given.get("json", ""))
+    todo, built, lacking = _fitting(experiment, wanted)
     made = built[0]
     console = open_console(quiet=made.quiet)
     for line in plan_of(experiment, scale, todo, [c for each in built for c in before(each)]):
@@ -86,8 +92,6 @@ def main(arguments: Sequence[str]) -> int:
         console.say(f"not run: {why}")
     if switches["plan"] == "true":
         return 0
-    name = experiment.runs_of or experiment.name
-    folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
     if scale == "tiny":  # takes minutes; for real models the plan names the command
         _make_first(experiment.tiny.first, console)
     code = 0
@@ -109,14 +113,45 @@ def main(arguments: Sequence[str]) -> int:
         found = collect(experiment, todo, folder)
         held, shown = record(experiment, scale, found), beside(experiment, scale, found)
         held |= {"left_out": lacking} if lacking else {}
-    files = [folder / f"{slug(experiment.name)}.json"]
-    files += [Path(given["json"])] if given.get("json") else []
-    for file in files:
-        write_json(file, held)
+    file = _keep(held, experiment, folder, given.get("json", ""))
     if experiment.arms and not console.is_terminal:
         console.width = 160  # its tables are wider than the papers'
     console.print(shown)
-    console.say(f"results: {files[-1]}", "dim")
+    console.say(f"results: {file}", "dim")
+    return code
+
+
+def _keep(held: Mapping[str, Any], experiment: Experiment, folder: Path, also: str) -> Path:
+    """Write what was found into the folder, and into the file that ``json=`` names; return the last one."""
+    files = [folder / f"{slug(experiment.name)}.json", *([Path(also)] if also else [])]
+    for file in files:
+        write_json(file, held)
+    return files[-1]
+
+
+def _train(
+    experiment: Experiment,
+    scale: str,
+    todo: Sequence[Job],
+    folder: Path,
+    switches: Mapping[str, str],
+    json: str,
+) -> int:
+    """Train the probes that are not there, and show their states beside each other; return the exit code."""
+    trainings = trained.trainings(todo, folder)
+    console = open_console(quiet=trainings[0].config.quiet)
+    for line in [*trained.plan_of(experiment, scale, trainings), *_notes(experiment.scale(scale))]:
+        console.print(line, soft_wrap=True)
+    if switches["plan"] == "true":
+        trained.check(trainings)
+        return 0
+    code = 0 if switches["show"] == "true" else trained.carry_out(trainings, console)
+    found = trained.collect(trainings)
+    file = _keep(record(experiment, scale, found), experiment, folder, json)
+    console.print(beside(experiment, scale, found))
+    page = trained.write_page(experiment, trainings, folder)
+    console.say(f"figure: {page}")
+    console.say(f"results: {file}", "dim")
     return code
 
 
@@ -294,8 +329,8 @@ def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]
     def of(row: str, result: Mapping[str, Any]) -> dict[str, Any]:
         mode = result["plain"] if row == experiment.target else result
         held = {"figures": _cell(experiment, row, result), "problems": mode["problems"]}
-        if experiment.audits:
-            return held
+        if experiment.command != "run":
+            return held | ({"states": result["states"]} if experiment.trains else {})
         speed = None if mode is not result else result["speedup_interval"]
         intervals = {"pass_at_1_interval": mode["pass_at_1_interval"], "speedup_interval": speed}
         return held | intervals
@@ -343,8 +378,11 @@ def plan_of(
     else:
         turns = ", those of a block in turn" if experiment.arms else ""
         lines.append(Text(f"{len(todo)} runs on {experiment.models}{turns}"))
-    lines += [Text(f"note: {note}", "dim") for note in setting.notes]
-    return lines
+    return lines + _notes(setting)
+
+
+def _notes(setting: Scale) -> list[Text]:
+    return [Text(f"note: {note}", "dim") for note in setting.notes]
 
 
 def _hours(known: Sequence[float | None]) -> str:
@@ -377,7 +415,7 @@ def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType
     parts += [measured(block) for block in others]
     parts += [Text(f"paper: {claim}", "dim") for claim in experiment.claims]
     sizes = {r["problems"] for b in found.values() for row in b.values() for r in row.values()}
-    if sizes and min(sizes) < 100:
+    if sizes and min(sizes) < 100 and not experiment.trains:  # whose cells have no intervals
         note = "problems a cell: small differences are chance, the file below has the intervals"
         parts.append(Text(f"note: {min(sizes)} {note}", "dim"))
     return Group(*parts)
@@ -392,7 +430,7 @@ def _table(
     metrics = experiment.table
     for row, listed in cells.items():
         shown = ("\n".join(_figure(m, cell.get(m)) for m in metrics) for cell in listed)
-        table.add_row(row, Text("\n".join(METRICS[m] for m in metrics), "dim"), *shown)
+        table.add_row(row, Text("\n".join(NAMES[m] for m in metrics), "dim"), *shown)
     return table
 
 
@@ -407,4 +445,6 @@ def _figure(metric: str, value: float | None) -> str:
         return percent(value)
     if metric.startswith("kept."):
         return number(value, 4)
+    if metric.endswith(".rows"):
+        return number(value, 0)
     return number(value, 3 if metric == "pass_at_1" else 1 if "second" in metric else 2)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from semspec.models.location import ModelConfig
-from semspec.protocols import Need, Plugin, Setup
+from semspec.protocols import Need, Plugin, Setup, Small
 from semspec.types import Answer, Generate, Role, What
 
 
@@ -25,6 +25,13 @@ class EngineBase(Plugin):
 
     def verifies(self, setup: Setup) -> tuple[bool, str]:
         return False, ""
+
+    @property
+    def key(self) -> str:
+        return repr(self)
+
+    def drafting(self, small: Small) -> Self:
+        return self
 
     def reaches(self, role: Role) -> bool:
         return True

@@ -39,7 +39,7 @@ class Engines:
 
     def expect(self, engine: Any, needs: Sequence[Need]) -> None:
         """Take note of models that are going to be loaded."""
-        known = self._expected.setdefault(repr(engine), {})
+        known = self._expected.setdefault(engine.key, {})
         for need in needs:
             before = known.get((need.role, need.folder), need)
             known[need.role, need.folder] = replace(
@@ -50,14 +50,14 @@ class Engines:
             )
 
     def load(self, engine: Any, folder: Path, role: Role, probes: tuple[str, ...]) -> Engine:
-        key = (repr(engine), folder, role, probes)
+        key = (engine.key, folder, role, probes)
         if key not in self._loaded:
             ready = self._made_ready(engine)
             self._loaded[key] = ready.load(str(folder), role=role, probes=probes)
         return self._loaded[key]
 
     def _made_ready(self, engine: Any) -> Any:
-        key = repr(engine)
+        key = engine.key
         if key not in self._ready:
             needs = list(self._expected[key].values())
             logs = self._logs or Path(tempfile.gettempdir()) / f"semspec-servers-{os.getpid()}"

@@ -23,9 +23,9 @@ from semspec.errors import UserError, without_passwords
 from semspec.models import memory
 from semspec.models.hub import locate
 from semspec.models.location import ModelConfig
-from semspec.models.memory import Gpu, ModelSize
+from semspec.models.memory import Gpu, ModelSize, Place
 from semspec.models.spec import read_stop_ids
-from semspec.protocols import Engine, Need, Setup
+from semspec.protocols import Engine, Need, Setup, Small
 from semspec.registry import register
 from semspec.sglang_plugin import settings
 from semspec.sglang_plugin.compat import KNOWN
@@ -70,6 +70,7 @@ class Sglang(EngineBase):
     # once they run, the addresses of the run's own servers and their logs, by role and folder
     own: ClassVar[Mapping[tuple[Role, Path], Sequence[tuple[str, Path]]]] = {}
 
+    small: ClassVar[Small | None] = None  # that drafts inside the run's own server
     restarts: ClassVar[Restarts | None] = None  # of these servers
     waits: ClassVar[bool] = True  # for servers that are being started again, beyond ``patience``
 
@@ -119,14 +120,23 @@ class Sglang(EngineBase):
         tokens = setup.split == "token" and rule.lossless and rule.in_server is not None
         if not tokens or setup.nested or setup.ahead or by != "lm" or setup.drafter.levels:
             return False, ""
-        if not self.connects or self.inside is False:
+        if self.inside is False:
             return (
                 False,
-                "name a server that drafts and verifies tokens by itself, engine.target_url= (docs/sglang.md)",
+                "leave engine.inside=false out: a server that drafts verifies tokens by itself (docs/sglang.md)",
             )
         return True, ""
 
+    @property
+    def key(self) -> str:
+        return repr((self, self.small))
+
+    def drafting(self, small: Small) -> Self:
+        return self if self.connects else self.bound(small=small)
+
     def reaches(self, role: Role) -> bool:
+        if self.small is not None:
+            return role == "target"
         return not self.connects or bool(self.urls(role))
 
     @property
@@ -239,6 +249,8 @@ class Sglang(EngineBase):
             count[need.role] += 1
             name = need.role if count[need.role] == 1 else f"{need.role}-{count[need.role]}"
             size = memory.size_of(ModelConfig(path=str(need.folder)))
+            if need.small is not None:
+                size = _with(size, need.small)
             sizes[name] = replace(size, name=model_name(str(need.folder)))
             held[name] = need
         for name, need in [one for one in held.items() if one[1].role == "target"]:
@@ -252,6 +264,8 @@ class Sglang(EngineBase):
             share = self.target_memory if need.role == "target" else self.draft_memory
             if name in places:
                 place = places[name] if share is None else replace(places[name], share=share)
+                if share is None and need.small is not None:
+                    place = _left_to(need.small, place, gpus)
                 words, variables = servers.at_place(place, not planned, len(gpus) > 1)
             elif gpus:
                 usual = servers.SHARES[need.role] if share is None else share
@@ -264,8 +278,8 @@ class Sglang(EngineBase):
                 None,
                 python=sys.executable,
                 port=port,
-                words=[*words, *servers.as_words(self.server_args or {})],
-                variables={**variables, **_plugin(need.probes)},
+                words=[*words, *_drafting(need.small), *servers.as_words(self.server_args or {})],
+                variables={**variables, **_plugin(need.probes, need.small)},
                 shared=places[name].shared if name in places else bool(gpus),
             )
             planned.append((need, one))
@@ -328,12 +342,38 @@ class Sglang(EngineBase):
         )
 
 
-def _plugin(probes: Sequence[str]) -> dict[str, str]:
+def _plugin(probes: Sequence[str], small: Small | None = None) -> dict[str, str]:
     """Return the variable that switches the plugin on, with these probes; the environment's own settings stand.
 
-    Without probes it pools states for who trains one; an SGLang that it does not know does without.
+    Without probes it pools states for who trains one; an SGLang that it does not know does without. A ``small``
+    model drafts tokens, which SGLang then verifies.
     """
-    if not probes and servers.installed() not in KNOWN:
-        return {}
-    probe = {"artifacts": list(probes), "allow_mismatch": True}  # rules have checked them already
-    return {settings.VARIABLE: json.dumps({"probe": probe} | settings.read(argv=()))}
+    asked: dict[str, Any] = {}
+    if probes or servers.installed() in KNOWN:
+        # rules have checked them already
+        asked["probe"] = {"artifacts": list(probes), "allow_mismatch": True}
+    if small is not None:
+        own = {"model": small.model, "length": small.length, "adaptive": small.adaptive}
+        asked |= {"verification": {}, "drafting": {"lm": own}}
+    return {settings.VARIABLE: json.dumps(asked | settings.read(argv=()))} if asked else {}
+
+
+def _with(size: ModelSize, small: Small) -> ModelSize:
+    """Return what a model takes together with the small one inside its server."""
+    beside = memory.size_of(ModelConfig(path=str(small.folder)))
+    return replace(size, weights=size.weights + beside.weights, token=size.token + beside.token)
+
+
+def _left_to(small: Small, place: Place, gpus: Sequence[Gpu]) -> Place:
+    """Return the place with the small model's cache left out of the share, which SGLang fills with its own."""
+    cache = place.tokens * memory.size_of(ModelConfig(path=str(small.folder))).token
+    free = min(gpu.free for gpu in gpus if gpu.index in place.gpus)
+    return replace(place, share=int((place.share - cache / free) * 1000) / 1000)
+
+
+def _drafting(small: Small | None) -> list[str]:
+    """Return SGLang's arguments for a server in which a small model drafts: a chain, and the token before it."""
+    if small is None:
+        return []
+    nodes = str(small.length + 1)
+    return ["--speculative-algorithm", settings.MODEL, "--speculative-num-draft-tokens", nodes]

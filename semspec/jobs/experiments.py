@@ -64,11 +64,18 @@ METRICS = {  # of result.json, and how a table names it
     f"reuse.lengths.{LONGEST}": f"{LONGEST} or more",
 }
 INSTEAD = {  # tables that are no comparison of runs
-    "semanticspec/figure2": "it shows states by semantic probability: states.svg beside every probe's card",
     "adapld/table5": "it lists the benchmarks and their sizes, which adapld/table1 to table3 use",
     "adapld/table6": "it lists the layers, which the recipes of adapld use",
 }
-COMMANDS = ("run", "audit")
+COMMANDS = ("run", "audit", "train_probe")
+OF_A_PROBE = {  # figures of a probe's held-out steps, and how a table names them
+    "metrics.test.all.rows": "test steps",
+    "metrics.test.all.spearman": "Spearman",
+    "metrics.test.all.r2": "R2",
+    "metrics.test.all.auroc": "AUROC",
+    "metrics.baselines.ridge on the same features.spearman": "Spearman, linear",
+}
+NAMES = {**METRICS, **OF_A_PROBE}
 SHARES = ("acceptance", "mean_acceptance", "target_share", "draft_to_verify", "reuse.")
 Cell = dict[str, float | None]
 
@@ -103,7 +110,9 @@ class Experiment:
     target: str | None = None  # the row that is the target alone: taken from the other rows' runs
     figures: dict[str, dict[str, list[list[float | None] | None]]] = field(default_factory=dict)
     claims: list[str] = field(default_factory=list)  # the paper's words where it gives no numbers
-    command: str = "run"  # what a job is: solving, or solving and measuring what was kept
+    command: str = (
+        "run"  # what a job is: solving, solving and measuring what was kept, or training a probe
+    )
     runs_of: str = ""  # another experiment whose runs these are: nothing is run twice
     arms: bool = False  # the rows of a block take turns in one process
     models: str = "the embedded pair"  # what the scale "tiny" runs on, for readers
@@ -117,6 +126,11 @@ class Experiment:
     def audits(self) -> bool:
         """True where a job is an audit, and no run of its own."""
         return self.command == "audit"
+
+    @property
+    def trains(self) -> bool:
+        """True where a job trains a probe, and solves nothing."""
+        return self.command == "train_probe"
 
     @property
     def table(self) -> list[str]:
@@ -191,7 +205,7 @@ def read(file: Path, name: str) -> Experiment:
         given[scale] = _made(Scale, given.get(scale) or {}, f"{file}: {scale}")
     given.pop("like", None)
     made: Experiment = _made(Experiment, given | {"name": name}, str(file))
-    known = COLUMNS if made.arms else METRICS
+    known = COLUMNS if made.arms else OF_A_PROBE if made.trains else METRICS
     wrong = [metric for metric in [*made.metrics, *made.shown] if metric not in known]
     if wrong:
         raise UserError(f"{file}: unknown metrics {', '.join(wrong)}: known are {', '.join(known)}")
@@ -234,6 +248,7 @@ def jobs(
     the names of blocks and rows ("block/row").
     """
     setting = experiment.scale(scale)
+    solves = not experiment.trains
     rows = _expanded(setting.rows)
     for block, pair in _expanded(setting.blocks).items():
         for row, method in rows.items():
@@ -242,7 +257,7 @@ def jobs(
             for number, (column, data) in enumerate(setting.columns.items()):
                 names = {**_names(pair), **_names(data)}
                 listed = [
-                    STEADY,
+                    *([STEADY] if solves else []),
                     *setting.common,
                     *_options(pair),
                     *_options(data),
@@ -250,7 +265,8 @@ def jobs(
                 ]
                 filled = [option.format(**names) for option in listed]
                 fewest = _fewest(_options(method), extra)
-                options = _last_wins([*filled, "transcript=false", *extra, *fewest])
+                quiet = ["transcript=false"] if solves else []
+                options = _last_wins([*filled, *quiet, *extra, *fewest], shorthands=solves)
                 place = (block, row, number)
                 hours = 0.0 if scale == "tiny" else _hours(experiment, *place, options, pair)
                 yield Job(block, row, column, options, hours)
@@ -293,9 +309,10 @@ def _names(part: Any) -> dict[str, Any]:
     return {k: v for k, v in part.items() if k != "with"} if isinstance(part, Mapping) else {}
 
 
-def _last_wins(options: Sequence[str]) -> tuple[str, ...]:
+def _last_wins(options: Sequence[str], shorthands: bool) -> tuple[str, ...]:
+    """Return each option once, as it was given last; ``shorthands`` are written out before."""
     by_key: dict[str, str] = {}
-    for option in expand_shorthands(options, auto=False):
+    for option in expand_shorthands(options, auto=False) if shorthands else options:
         key = option.partition("=")[0]
         by_key.pop(key, None)
         by_key[key] = option

@@ -38,6 +38,7 @@ from semspec.protocols.engine import (
     Need,
     OnServers,
     Onward,
+    Small,
     Standing,
     Watched,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "RuleSession",
     "Run",
     "Setup",
+    "Small",
     "Source",
     "Splitter",
     "Standing",

@@ -33,6 +33,15 @@ class EngineOptions(Plugin, Protocol):
         """Say if servers may verify drafts by themselves, so that nothing is read here; if not, how they could."""
         ...
 
+    @property
+    def key(self) -> str:
+        """What tells engines apart that several solvers share: those of one key share servers and models."""
+        ...
+
+    def drafting(self, small: Small) -> Self:
+        """Return the options for a run whose drafts a server of its own makes and verifies; else these."""
+        ...
+
     def reaches(self, role: Role) -> bool:
         """Return False for a model that nobody has said where to find: there may be no need for it."""
         ...
@@ -84,6 +93,16 @@ class EngineOptions(Plugin, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Small:
+    """A small model that drafts tokens inside the target's server, which verifies them by itself."""
+
+    model: str  # a folder, embedded/NAME, or owner/name[@revision]
+    folder: Path
+    length: int  # tokens drafted at a time
+    adaptive: bool  # only where it pays
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """A model that the engines of one process are going to run."""
@@ -93,6 +112,7 @@ class Need:
     probes: tuple[str, ...] = ()  # that it holds, of all who use it
     max_new_tokens: int = 512
     problems: int = 1  # under way at a time
+    small: Small | None = None  # that drafts inside its server
 
 
 class Engine(Protocol):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from semspec.errors import UserError
-from semspec.sglang_plugin import compat, trees
+from semspec.sglang_plugin import compat, settings, trees
 from semspec.sglang_plugin.compat import LOOPS, READING
 from semspec.sglang_plugin.compat_ranks import shares_passes
 from semspec.types import Sampling
@@ -25,7 +25,7 @@ OLDEST = "0.5.20"
 SAMPLE = "speculative.eagle_utils.eagle_sample"
 LOADED = "model_executor.model_runner.ModelRunner.load_model"
 DRAFTED = "semspec_drafted"  # in our drafters' verify inputs: [requests] nodes without padding
-SMALL_MODEL = "SEMSPEC_LM"  # the drafter that can draft whole steps
+SMALL_MODEL = settings.MODEL  # the drafter that can draft whole steps
 ASKED = "managers.scheduler.Scheduler.get_internal_state"  # for /server_info
 ENDLESS = 1 << 30  # tokens, where SGLang has no limit
 RETRACTED = "managers.schedule_batch.Req.reset_for_retract"

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from semspec.errors import UserError
 
 VARIABLE = "SEMSPEC_SGLANG"
-MODEL = "SEMSPEC_LM"  # the small model, where that is all that is to be said
+MODEL = "SEMSPEC_LM"  # the small model, where that is all that is to be said; and SGLang's name for drafting by it
 ARGUMENT = "--json-model-override-args"
 PARTS = ("probe", "verification", "drafting", "timing")  # modules of this package
 

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import sys
+from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +16,14 @@ from huggingface_hub import constants
 
 from semspec import run
 from semspec.choices.rule import choose_rule
-from semspec.cli import train_probe
+from semspec.cli import launch, train_probe
 from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.models import hub as models_hub
 from semspec.solver import Solver
 from semspec.training.probes.compose import build as build_training
 from semspec.training.probes.cost import estimate
+from semspec.training.probes.settings import folder_of
 from tests.support import large_models, nvidia_smi
 from tests.support.hub import hub_for, requests
 from tests.support.hub_server import HubServer
@@ -350,9 +352,13 @@ def test_offline_the_road_to_a_probe_of_the_papers_pair_is_planned_to_its_end(
     assert f"{rows:,} rows x 1 pools x 65 layers x 5120 x 2 bytes" in table["samples"][0]
     assert f"= {rows * 65 * 5120 * 2 / 1e9:.2f} GB (" in table["samples"][0]
     assert "about 1,600,000 written by the target, 320,000 by the other model" in table["tokens"][0]
-    assert re.match(
-        r"about [\d.]+ hours of one H100 \(none is here\), [\d.]+ of them", table["time"][0]
+    hours = re.match(
+        r"about ([\d.]+) hours of one H100 \(none is here\): ([\d.]+) of the target, ([\d.]+) of the draft, ([\d.]+) for judging",
+        table["time"][0],
     )
+    assert hours is not None
+    whole, *parts = map(float, hours.groups())
+    assert sum(parts) == pytest.approx(whole, abs=0.2) and parts[0] > parts[1]
     assert table["first"] == ["python -m semspec.convert_nli path=microsoft/deberta-v2-xlarge-mnli"]
     assert "4,000 rows, 356.4 MB; about 1,600,000 tokens; about" in table["the draft's"][0]
     order = ["first", "servers", "train", "the draft's", "a domain's", "use", "a risk", "publish"]
@@ -361,13 +367,72 @@ def test_offline_the_road_to_a_probe_of_the_papers_pair_is_planned_to_its_end(
     given = [shlex.split(command) for command in commands if command]
     names = [name for name, *_ in given]
     assert names == [
-        *("convert_nli", "launch", "train_probe", "train_probe", "train_probe", "train_probe"),
+        *("convert_nli", "launch", *["train_probe"] * 7),
         *("run", "run", "calibrate_risk", "publish", "publish"),
     ]
     for name, *arguments in given:  # each is one that its command takes
         PARSERS[name](arguments)
-    target, draft, domain = (build_training(a[1:]) for a in given if a[0] == "train_probe" and a[1] != "-m")  # fmt: skip
-    assert (target.probed, draft.probed, domain.train_on) == ("target", "draft", ["math"])
+    target, draft, *domains = (build_training(a[1:]) for a in given if a[0] == "train_probe" and a[1] != "-m")  # fmt: skip
+    assert (target.probed, draft.probed) == ("target", "draft")
+    found = [(one.probed, one.train_on) for one in domains]
+    assert found == [(role, [name]) for role in ("target", "draft") for name in ("math", "science")]
+    assert len({one.out for one in domains}) == 4
+    for one in domains:  # the samples are those of the whole
+        whole_one = target if one.probed == "target" else draft
+        assert folder_of(one) == folder_of(whole_one) and one.sampled() == whole_one.sampled()
+
+
+URLS = ("engine=sglang", "engine.target_url=http://127.0.0.1:30010", "engine.draft_url=http://127.0.0.1:30011")  # fmt: skip
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_training_over_named_servers_says_how_they_start_and_what_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["model=qwq32b", "draft=r1-1.5b", "source=hub", "data=simplescaling/s1K"]
+    options += ["problems=1000", "contexts=200", "train_on=[math]", "out=probes/qwq32b-math"]
+    train_probe.run([*options, *URLS, "plan=true"])
+    told = capsys.readouterr().out
+    (start,) = (line for line in told.splitlines() if "semspec.launch" in line)
+    words = shlex.split(start.partition("python -m semspec.launch ")[2])
+    assert words[-3:] == ["target_port=30010", "draft_port=30011", "start=true"]
+    launch.read(words)
+    memory = [line for line in told.splitlines() if "GiB of weights and" in line]
+    assert [line.count("on its server: ") for line in memory] == [1, 1]
+    assert "1.7 GiB of KV cache (7,048 tokens) for each of 80 at a time" in memory[0]
+    assert "the servers hold the models" in told and "too little" not in told
+    assert re.search(r" of the target's server, [\d.]+ of the draft's server, ", told)
+    assert "train_on=[science]' out=probes/qwq32b-science engine" in told
+    assert "role=draft out=probes/qwq32b-science-draft" in told
+    apart = [*URLS[:2], "engine.draft_url=http://other:30011"]
+    train_probe.run([*options, *apart, "plan=true"])
+    told = capsys.readouterr().out
+    assert "prints a command for each, to be run on its own machine: SEMSPEC" in told
+    assert "draft_port=30011\n" in told
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize(("gigabytes", "fits"), [(100, "keep=2"), (60, "contexts=10243")])
+def test_a_disk_that_is_too_small_is_told_what_fits(
+    gigabytes: int,
+    fits: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of 20,000 contexts with keep=4: 160,000 rows of 665,600 bytes, and a tenth more of room."""
+    monkeypatch.chdir(tmp_path)
+    usage = namedtuple("usage", "total used free")(10**12, 0, gigabytes * 10**9)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    options = ["model=qwq32b", "draft=r1-1.5b", "source=hub", "data=simplescaling/s1K"]
+    options += ["problems=1000", "contexts=20000", "keep=4"]
+    with pytest.raises(UserError, match=r"need 106\.50 GB"):
+        train_probe.run([*options, "plan=true"])
+    assert f"on this disk {fits} fits" in capsys.readouterr().out
+    usage = usage._replace(free=106.5e9 * 1.11)
+    train_probe.run([*options, "plan=true"])
+    assert " fits" not in capsys.readouterr().out
 
 
 def test_the_cost_of_chains_that_are_there_is_counted(tmp_path: Path) -> None:

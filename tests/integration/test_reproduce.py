@@ -116,3 +116,25 @@ def test_rows_as_arms_of_one_run(tmp_path: Path) -> None:
     shown, told = measured("problems=2", "show=true")
     assert "typical, chain of 5" in shown and "tau" in shown
     assert [file.read_bytes().count(b"\n") for file in files] == [2, 2]
+
+
+@pytest.mark.deep
+def test_a_figure_of_states_is_one_page_with_every_probe(tmp_path: Path) -> None:
+    few = ("problems=8", "contexts=24", "samples=4", "drafted=1", "epochs=3", "cluster=oracle")
+    asked = ("experiment=semanticspec/figure2", "scale=tiny", *few, f"hydra.run.dir={tmp_path}")
+    command = [sys.executable, "-m", "semspec.run", *asked]
+    shown = finished(command).stdout
+    assert "sampling: done in" in shown and "here: embedded draft" in shown
+    told = json.loads((tmp_path / "semanticspec-figure2.json").read_text())["here"]
+    assert set(told) == {"embedded target", "embedded draft"}
+    page = (tmp_path / "semanticspec-figure2.html").read_text()
+    for rows in told.values():
+        cell = rows["all layers, averaged"]["embedded world"]
+        drawn = Path(cell["states"]).read_text()
+        assert cell["figures"]["metrics.test.all.rows"] > 0
+        assert drawn.startswith("<svg") and "<circle" in drawn and drawn in page
+    assert page.count("<figure>") == 2
+    # what is finished is not trained again, and other options of the training are
+    assert "done in" not in finished(command).stdout
+    again = finished([*command, "epochs=2", "only=embedded draft"]).stdout
+    assert "training: done in" in again and "sampling: done in" not in again

@@ -154,3 +154,18 @@ def test_each_server_has_its_probe_and_takes_arguments(tmp_path: Path) -> None:
     finished(command(tmp_path / "own", *own, *rule), more=spawned, seconds=WAIT)
     finished(command(tmp_path / "hf", "engine=hf", *rule), more=variables(), seconds=WAIT)
     assert outcomes(tmp_path / "own") == outcomes(tmp_path / "hf")
+
+
+def test_lossless_tokens_are_verified_inside_a_server_that_the_run_starts(tmp_path: Path) -> None:
+    """One server drafts and verifies: a problem is a request, and greedy texts are those of engine=hf."""
+    asked = ("draft=tiny", "accept=lossless", "split=token", "draft_length=5", "problems=4")
+    own = finished(
+        command(tmp_path / "own", "engine=sglang", *asked), more=variables(), seconds=WAIT
+    )
+    assert "Traceback" not in own.stderr and "inside: the server drafts tokens by " in own.stdout
+    assert [file.name for file in (tmp_path / "own" / "servers").iterdir()] == ["target.log"]
+    finished(command(tmp_path / "hf", "engine=hf", *asked), more=variables(), seconds=WAIT)
+    texts = [[text for _, text, *_ in outcomes(tmp_path / name)] for name in ("own", "hf")]
+    assert texts[0] == texts[1] and len(texts[0]) == 4
+    result = json.loads((tmp_path / "own" / "result.json").read_text())
+    assert 4 * 50 / 6 <= result["target_passes"] < 0.6 * 4 * 50  # five drafted tokens and one more

@@ -27,6 +27,7 @@ LAZY = {  # imports inside functions, of our own modules: (importing, imported) 
     ("semspec.cli.serve", "semspec.serve.settings"): _SERVING,
     ("semspec.cli.train_probe", "semspec.training.probes.pipeline"): _TRAINING,
     ("semspec.cli.train_probe", "semspec.training.probes.stages"): _TRAINING,
+    ("semspec.cli.trained", "semspec.training.probes.pipeline"): _TRAINING,
     ("semspec.engines.hf", "semspec.engines._lean.engine"): _FORWARD,
     ("semspec.engines.sglang", "semspec.engines._sglang.engine"): _SGLANG,
     ("semspec.engines.sglang", "semspec.engines._sglang.identity"): _SGLANG,

@@ -20,6 +20,7 @@ from semspec.jobs import experiments
 from semspec.jobs.experiments import Experiment, Job, jobs, load
 from semspec.training.datastores import settings
 from semspec.training.probes.compose import build as probe_options
+from semspec.training.probes.settings import folder_of
 
 NAMES = sorted(experiments.available())
 OURS = [name for name in NAMES if name.startswith("ours/")]
@@ -47,7 +48,7 @@ def test_papers_have_both_scales_and_ours_the_embedded_pair() -> None:
     [
         pytest.param(n, s, marks=() if n in (PAPERS[0], OURS[0]) else pytest.mark.deep)
         for n, s in SETTINGS
-        if not load(n).runs_of and not load(n).fitting
+        if not load(n).runs_of and not load(n).fitting and not load(n).trains
     ],
 )
 def test_every_method_is_a_valid_configuration(name: str, scale: str) -> None:
@@ -57,6 +58,18 @@ def test_every_method_is_a_valid_configuration(name: str, scale: str) -> None:
     for job in covering(found):
         made, resolved = reproduce.build(job)
         assert resolved["benchmark"] and made.transcript is False
+
+
+def test_the_states_of_figure_2_are_sampled_where_the_probes_of_table_4_train_from() -> None:
+    commands = [shlex.split(line)[3:] for line in load("semanticspec/table4").real.first]
+    probes = [probe_options(words) for words in commands]
+    shown = [probe_options(job.options) for job in todo("semanticspec/figure2", "real")]
+    assert len(probes) == 6 and len(shown) == 3
+    for one in probes:
+        (same,) = (other for other in shown if folder_of(other) == folder_of(one))
+        assert one.sampled() == same.sampled() and one.keep == 4
+    for job in todo("semanticspec/figure2", "tiny"):
+        assert probe_options(job.options).features.pooling == ["mean"]
 
 
 def covering(found: list[Job]) -> list[Job]:
@@ -218,6 +231,13 @@ def _text(shown: Any) -> str:
             ["experiment=arc/table5", "scale=tiny", "hydra/launcher=basic"],
             r"audits here, one job after the other: leave hydra/launcher=basic",
         ),
+        (
+            ["experiment=semanticspec/figure2", "scale=tiny", "hydra/launcher=basic"],
+            r"trains here, one job after the other: leave hydra/launcher=basic",
+        ),
+        (["experiment=semanticspec/figure2", "scale=tiny", "features=logprobs"], r"read no states"),
+        (["experiment=semanticspec/figure2", "scale=tiny", "smaples=4"], r"did you mean 'samples'"),
+        (["experiment=semanticspec/figure2", "only=no such"], r"only= names nothing"),
         (["experiment=adapld/table5"], r"nothing to run as one: .*adapld/table1 to table3"),
         (["experiment=semanticspec/table4", "scale=huge"], r"scale=huge: give real or tiny"),
         (["experiment=semanticspec/table4", "plan=perhaps"], r"plan=perhaps: give true"),
@@ -239,16 +259,20 @@ def test_mistakes_end_in_one_line(arguments: list[str], says: str) -> None:
 def test_a_row_that_cannot_run_is_named_and_blocks_no_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Over servers token drafts are verified by a server that drafts, and only the user can have started one."""
+    """Over servers token drafts are verified by a server that drafts, of the run's own or one that is named."""
+    outside = ["engine=sglang", "engine.inside=false"]
     for name in ("table4", "figure3"):
         experiment = load(f"semanticspec/{name}")
-        own = list(jobs(experiment, "real", ["engine=sglang"]))
+        every = list(jobs(experiment, "real", ["engine=sglang"]))
+        kept, _, lacking = reproduce._fitting(experiment, every)
+        assert kept == every and not lacking
+        own = list(jobs(experiment, "real", outside))
         kept, _, lacking = reproduce._fitting(experiment, own)
         assert {job.row for job in own} - {job.row for job in kept} == {"SpecSampling"}
         (line,) = lacking
         assert line.startswith("SpecSampling (8 runs): accept=lossless reads probs, which")
-        assert "name a server that drafts and verifies tokens by itself" in line
-    asked = ["experiment=semanticspec/table4", "engine=sglang", "only=AIME", "plan=true"]
+        assert "leave engine.inside=false out" in line
+    asked = ["experiment=semanticspec/table4", *outside, "only=AIME", "plan=true"]
     only = [a if not a.startswith("only") else "only=QwQ-32B/Spec" for a in asked]
     assert reproduce.main(only) == 0
     told = " ".join(capsys.readouterr().out.split())

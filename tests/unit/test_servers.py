@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,8 +18,9 @@ from semspec.engines import servers
 from semspec.engines.endings import why
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
+from semspec.models import memory
 from semspec.models.location import ModelConfig
-from semspec.protocols import Need
+from semspec.protocols import Need, Small
 from tests.support import large_models, nvidia_smi
 from tests.support.pair import DRAFT, TARGET
 from tests.support.processes import HEALTHY, hear_interrupts, left
@@ -343,3 +345,34 @@ def test_the_end_of_a_log_says_what_ended_a_server(tmp_path: Path) -> None:
     ):
         log.write_text("\n".join(lines), encoding="utf-8")
         assert why(log) == told
+
+
+def test_a_server_of_a_run_s_own_drafts_tokens_where_only_that_verifies_them() -> None:
+    small = Small("owner/small@abc", DRAFT, length=4, adaptive=False)
+    needs = [Need("target", TARGET, small=small)]
+    engine = Sglang().drafting(small)
+    ((_, target),) = engine._plan(needs, [])
+    assert after(target, "--speculative-algorithm") == "SEMSPEC_LM"
+    assert after(target, "--speculative-num-draft-tokens") == "5"  # and the token before them
+    asked = json.loads(target.variables[servers.VARIABLE])
+    assert asked["drafting"] == {"lm": {"model": "owner/small@abc", "length": 4, "adaptive": False}}
+    assert asked["verification"] == {}
+    assert engine.reaches("target") and not engine.reaches("draft")
+    assert engine.key != Sglang().key  # rows beside it have servers of their own
+    named = Sglang(target_url="http://127.0.0.1:1")
+    assert named.drafting(small) is named
+
+
+def test_a_small_model_inside_a_server_has_its_share_of_the_memory() -> None:
+    """SGLang's share is its weights, the small model's, and its own cache alone, for the tokens that both have room for."""
+    small = Small(str(DRAFT), DRAFT, length=5, adaptive=True)
+    gpu = memory.Gpu(0, "a GPU", 8 << 30, 8 << 30)
+    ((_, planned),) = Sglang().drafting(small)._plan([Need("target", TARGET, small=small)], [gpu])
+    target, beside = (memory.size_of(ModelConfig(path=str(at))) for at in (TARGET, DRAFT))
+    chunk = int(after(planned, "--chunked-prefill-size"))
+    room = gpu.free - target.weights - beside.weights - memory.reserved(chunk)
+    tokens = room // (target.token + beside.token)
+    held = target.weights + beside.weights + tokens * target.token
+    assert float(after(planned, "--mem-fraction-static")) == pytest.approx(
+        held / gpu.free, abs=2e-3
+    )

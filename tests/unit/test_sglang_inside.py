@@ -20,8 +20,10 @@ from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines._sglang import identity, requests
 from semspec.engines._sglang.engine import SglangEngine
+from semspec.engines.sglang import Sglang
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
+from semspec.loading.loaded import Loaded
 from semspec.protocols import InServer, Kit, ProbeSource, Rule, Verified
 from semspec.registry import register
 from semspec.rules._base import RuleBase
@@ -399,7 +401,7 @@ def test_lossless_tokens_go_to_a_server_that_drafts() -> None:
         config(*tokens, "draft.model.path=embedded/tiny-target"), THERE, {}
     )
     for refused in (
-        ("engine=sglang",),  # its own servers do not draft
+        ("engine=sglang", "engine.inside=false"),
         (*URL, "engine.inside=false"),
         (*URL, "draft=suffix"),
         (*URL, "accept=lossless", "split=paragraph"),
@@ -407,8 +409,21 @@ def test_lossless_tokens_go_to_a_server_that_drafts() -> None:
     ):
         with pytest.raises(UserError, match="reads probs, which engine=sglang cannot give"):
             configuration("draft=tiny", *tokens, *refused)
+    own = configuration("draft=tiny", *tokens, "engine=sglang")  # it starts one that drafts
+    assert not own.engine.connects
     alone = configuration(*URL, "draft=none", "accept=lossless")  # no rule is asked
     assert alone.draft.plain
+
+
+def test_a_server_of_its_own_is_not_started_for_what_cannot_be_done_inside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Sglang, "check_machine", lambda *_: None)  # no SGLang is installed here
+    tokens = ("draft=tiny", "accept=lossless", "split=token", "answer_by=target")
+    config = configuration(*tokens, "engine=sglang")
+    with pytest.raises(UserError, match="verified inside a server that drafts") as refused:
+        Loaded(config)
+    assert "\n" not in str(refused.value)
 
 
 def test_the_option_is_checked() -> None:

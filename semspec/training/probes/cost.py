@@ -41,18 +41,21 @@ class Cost:
     other: int  # tokens that the other model writes
     pairs: int  # of samples that an entailment model compares
 
-    def hours(self, sizes: Mapping[Role, ModelSize], probed: Role, batch: int, gpu: str) -> float:
-        """Estimate GPU hours: of decoding in batches, which reads weights and caches for every token."""
+    def by_model(
+        self, sizes: Mapping[Role, ModelSize], probed: Role, batch: int, gpu: str
+    ) -> dict[Role, float]:
+        """Estimate each model's GPU hours: of decoding in batches, which reads weights and caches for every token."""
         rate = READ[gpu] * REACHED
-        seconds = 0.0
+        hours: dict[Role, float] = {}
         for role, size in sizes.items():
             written = self.own if role == probed else self.other
             if not written:  # it is not asked
                 continue
             passes = written / batch
-            seconds += passes * (size.weights + batch * self.context * size.token) / rate
-            seconds += self.read * size.weights / COMPUTE  # two operations for two bytes
-        return seconds / 3600 + self.judging()
+            decoding = passes * (size.weights + batch * self.context * size.token) / rate
+            reading = self.read * size.weights / COMPUTE  # two operations for two bytes
+            hours[role] = (decoding + reading) / 3600
+        return hours
 
     def judging(self) -> float:
         """Return the GPU hours of an entailment model: each pair is asked both ways."""

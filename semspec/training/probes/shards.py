@@ -21,6 +21,7 @@ from semspec.storage import foreign
 from semspec.storage.files import dumps, parse, replacing, whole_lines, write_all
 
 LARGEST = 65504.0  # torch.finfo(torch.float16).max
+MARGIN = 1.1  # room that states need on a disk, as a multiple of their bytes
 SHARD = 64 * 2**20  # bytes of states that are held in memory before they are written
 
 
@@ -106,7 +107,7 @@ def state_bytes(rows: int, poolings: int, layers: int, width: int) -> int:
     return rows * poolings * (layers + 1) * width * 2
 
 
-def check_room(folder: Path, needed: int, margin: float = 1.1) -> str:
+def check_room(folder: Path, needed: int, margin: float = MARGIN) -> str:
     """Return the room on the disk; raises UserError if it is too little."""
     free = shutil.disk_usage(folder).free
     if needed * margin > free:
@@ -144,6 +145,14 @@ class Plan:
     @property
     def bytes(self) -> int:
         return state_bytes(self.rows, self.poolings, self.layers, self.width)
+
+    def fitting(self, free: int) -> str:
+        """Name the option with which the states fit into so many bytes: the largest ``keep=``, or fewer contexts."""
+        row = state_bytes(1, self.poolings, self.layers, self.width) * MARGIN
+        keep = int(free / (row * self.contexts)) - self.drafted
+        if keep >= 1:
+            return f"keep={keep}"
+        return f"contexts={int(free / (row * (self.kept + self.drafted)))}"
 
     def line(self, free: str) -> str:
         written = f" + {self.drafted} by the other model" if self.drafted else ""
