@@ -18,8 +18,9 @@ from semspec.serve.calls.base import CallReader, Form
 from semspec.serve.calls.strict import Strict
 from semspec.serve.choices import Choice, Task
 from semspec.serve.errors import ApiError, refused
+from semspec.serve.extension import Semspec
 from semspec.serve.offering import Offering, shown
-from semspec.serve.requests import ENGINE_LACKS, ChatRequest, CompletionRequest, Request, Semspec
+from semspec.serve.requests import ENGINE_LACKS, ChatRequest, CompletionRequest, Request
 from semspec.serve.scheduling import Scheduler
 from semspec.serve.settings import Settings
 from semspec.solver import Solver
