@@ -21,6 +21,8 @@ KINDS: Mapping[str, world.Domain | world.Reuse] = {**world.DOMAINS, **world.TASK
 class Synthetic(Benchmark):
     """The embedded world: residue and weekday chains, drawn from a seed, truth known at each step."""
 
+    seed_draws = True
+
     domains: tuple[str, ...] = ("residues", "weekdays")
     seed: int = 2026  # for drawing problems; training used other seeds
 

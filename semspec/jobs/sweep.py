@@ -1,7 +1,7 @@
 """``python -m semspec.run -m option=a,b ...``: every combination a run of its own, in a folder with a stable name.
 
     runs/sweep_split=paragraph,sentence/     from the options, or sweep=DIR
-        sweep.json                           the jobs, in their order
+        sweep.json                           the jobs, in their order, and averages over seeds
         split=paragraph/                     a run's folder (see ``semspec.results.records``)
             status.json                      running, finished, failed or killed, and why
             error.txt                        the traceback, where the fault is ours
@@ -30,8 +30,17 @@ from semspec.jobs.experiments import slug
 from semspec.jobs.job import ARM, Job, finish, foreign_files, left_out, resolve, state_of
 from semspec.jobs.launchers import launch, options_of
 from semspec.jobs.options import split_hydra, take
-from semspec.report.terminal import Screen, interval, number, open_console, seconds, table_of
+from semspec.report.terminal import (
+    Screen,
+    interval,
+    number,
+    open_console,
+    seconds,
+    share,
+    table_of,
+)
 from semspec.results.records import RunFolder, now
+from semspec.results.seeds import Average, averages
 from semspec.storage.digest import difference
 from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import is_locked
@@ -165,8 +174,9 @@ def headline(job: Job, root: Path) -> str:
     return f"pass@1 {number(result['pass_at_1'], 3)}, {faster}"
 
 
-COLUMNS = ("job", "state", "pass@1 [95 %]", "speed-up [95 %]", "tok/s", "s")
+COLUMNS = ("job", "state", "pass@1 [95 %]", "speed-up [95 %]", "tok/s", "s", "accepted [95 %]")
 STYLES = {"failed": "red", "killed": "red", "running": "cyan", "waiting": "dim"}
+AVERAGE = "average"  # in the place of a job's state
 
 
 def row_of(job: Job, root: Path) -> tuple[str, ...]:
@@ -174,17 +184,39 @@ def row_of(job: Job, root: Path) -> tuple[str, ...]:
     state, _ = state_of(job, root)
     r = RunFolder(root / job.name).figures()
     if state != "finished" or r is None:
-        return job.name, state, "", "", "", ""
+        return job.name, state, *("" for _ in COLUMNS[2:])
+    return job.name, state, *_cells(r)
+
+
+def _cells(r: Mapping[str, Any]) -> tuple[str, ...]:
     quality = f"{number(r['pass_at_1'], 3)} {interval(r['pass_at_1_interval'])}".strip()
     speed = f"{number(r['speedup'], 2, 'x')} {interval(r['speedup_interval'])}".strip()
-    return job.name, state, quality, speed, number(r["tokens_per_second"], 1), seconds(r["latency"])
+    accepted = share(r["acceptance_rate"], r.get("acceptance_rate_interval"))
+    return quality, speed, number(r["tokens_per_second"], 1), seconds(r["latency"]), accepted
 
 
-def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
-    """Print a table of all jobs; if the output is no terminal, lines with tabs for other tools."""
+def over_seeds(jobs: Sequence[Job], root: Path) -> list[Average]:
+    """Average the finished jobs over their seeds, and add the figures to sweep.json."""
+    done = [
+        (job.name, RunFolder(root / job.name))
+        for job in jobs
+        if state_of(job, root)[0] == "finished"
+    ]
+    found = averages(done)
+    file = root / "sweep.json"
+    if found and isinstance(known := read_json(file), dict):
+        write_json(file, known | {"averages": [one.to_json() for one in found]})
+    return found
+
+
+def show(
+    jobs: Sequence[Job], root: Path, console: Screen, averaged: Sequence[Average] = ()
+) -> None:
+    """Print a table of all jobs and averages; if the output is no terminal, lines with tabs for other tools."""
     if console.quiet:
         return
     rows = [row_of(job, root) for job in jobs]
+    rows += [(one.name, AVERAGE, *_cells(one.figures)) for one in averaged]
     if not console.is_terminal:
         for row in (COLUMNS, *rows):
             cells = (visible(cell, newline=" ") for cell in row)
@@ -193,8 +225,9 @@ def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
     table = table_of(*COLUMNS, words=2)
     for column in table.columns:
         column.overflow = "fold"
-    for row in rows:
-        table.add_row(*row, style=STYLES.get(row[1], ""))
+    for place, row in enumerate(rows, 1):
+        last = place == len(jobs) < len(rows)  # averages follow
+        table.add_row(*row, style=STYLES.get(row[1], ""), end_section=last)
     console.print(table)
 
 
@@ -217,7 +250,7 @@ def main(overrides: Sequence[str]) -> int:
     except KeyboardInterrupt:
         show(jobs, root, console)
         raise
-    show(jobs, root, console)
+    show(jobs, root, console, over_seeds(jobs, root))
     console.say(f"results: {root}", "dim")
     return ended(jobs, root)
 

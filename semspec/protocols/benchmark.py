@@ -13,6 +13,7 @@ class Benchmark(Plugin, Protocol):
     """Problems, and how their solutions are graded."""
 
     by_part: ClassVar[bool] = False  # figures tell acceptance in the thinking and after it apart
+    seed_draws: ClassVar[bool] = False  # another ``seed`` of its own means other problems
 
     @classmethod
     def of_prompt(cls, text: str) -> Self | None:

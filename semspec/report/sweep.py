@@ -16,11 +16,19 @@ from semspec.report.origin import origin
 from semspec.report.page import REPORT
 from semspec.report.runs import Run, jobs_planned, read_sweep, unlike_machines
 from semspec.report.svg import Plot
+from semspec.results.attempts import answers_of
+from semspec.results.records import RunFolder
+from semspec.results.seeds import averages
 from semspec.results.significance import ALPHA, holm
 from semspec.storage.provenance import without_folders
 
 Adjusted = Sequence[float | None]  # p-values of all jobs
-PARTS = (("plane", "Quality and speed"), ("table", "Jobs"), ("origin", "Origin"))
+PARTS = (
+    ("plane", "Quality and speed"),
+    ("table", "Jobs"),
+    ("seeds", "Averages over seeds"),
+    ("origin", "Origin"),
+)
 
 
 def write_sweep(folder: Path, out: Path | None = None) -> Path:
@@ -50,6 +58,7 @@ def sweep_page(folder: Path, runs: Sequence[Run], beside: Path | None = None) ->
         _head(folder, runs, groups, shared),
         section("plane", "Quality and speed", planes),
         section("table", "Jobs", tables, lead),
+        _over_seeds(runs, names),
         section("origin", "Origin", [_origins(runs)]),
     ]
     return page(f"{folder.name}: semspec report", "report of a sweep", body, PARTS)
@@ -150,6 +159,33 @@ def _jobs(group: Group, short: Sequence[str], adjusted: Adjusted, beside: Path) 
     empty = table(head, [], "Jobs")
     filled = "<tbody>\n" + "\n".join(rows)
     return empty.replace("<table>", '<table class="jobs">').replace("<tbody>\n", filled)
+
+
+def _over_seeds(runs: Sequence[Run], short: Sequence[str]) -> str:
+    """Return the section with a row for the jobs that differ in their seeds alone; "" without such jobs."""
+    named = zip(short, runs, strict=True)
+    found = averages((name, RunFolder(run.folder)) for name, run in named if run.finished)
+    if not found:
+        return ""
+    head = ("jobs", "speed-up [95 %]", "pass@1 [95 %]", "target alone", "accepted [95 %]", "problems")  # fmt: skip
+    rows = []
+    for one in found:
+        r = one.figures
+        alone = (r["plain"] or {}).get("pass_at_1")
+        rows.append((
+            breakable(one.name),
+            f"{terminal.number(r['speedup'], 2, '×')} {terminal.interval(r['speedup_interval'])}",
+            f"{terminal.number(r['pass_at_1'], 3)} {terminal.interval(r['pass_at_1_interval'])}",
+            terminal.number(alone, 3),
+            terminal.share(r["acceptance_rate"], r["acceptance_rate_interval"]),
+            f"{r['problems']:,} ({answers_of(r):,} answers)",
+        ))  # fmt: skip
+    lead = (
+        "Finished jobs that differ in nothing but their seeds. Each problem is averaged over its seeds first, and"
+        " intervals are over problems: seeds that answer the same problems tell less than as many other problems would."
+    )
+    title = "Averages over seeds"
+    return section("seeds", title, [table(head, rows, title)], lead)
 
 
 def _link(run: Run, beside: Path) -> str:

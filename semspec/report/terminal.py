@@ -41,6 +41,12 @@ def percent(value: float | None) -> str:
     return DASH if value is None else f"{100 * value:.0f} %"
 
 
+def share(value: float | None, spread: Interval | None) -> str:
+    """Format a share with its interval: ``71 % [68, 75]``."""
+    ends = "" if spread is None else f" [{100 * spread[0]:.0f}, {100 * spread[1]:.0f}]"
+    return percent(value) + ends
+
+
 def interval(value: Interval | None, digits: int = 2) -> str:
     return "" if value is None else f"[{value[0]:.{digits}f}, {value[1]:.{digits}f}]"
 

@@ -24,6 +24,7 @@ from semspec.errors import UnusableError, UserError, describe_error
 from semspec.models.location import canonical_name
 from semspec.protocols import Standing
 from semspec.serve.errors import ApiError
+from semspec.serve.extension import HEADER
 from semspec.serve.figures import positions
 from semspec.serve.keys import Keys, same_machine
 from semspec.serve.lookout import Lookout
@@ -31,7 +32,7 @@ from semspec.serve.metrics import Metrics
 from semspec.serve.page import page
 from semspec.serve.preparing import Desk
 from semspec.serve.replies import Reply, dumps, event
-from semspec.serve.requests import HEADER, NAMELESS, ChatRequest, CompletionRequest, Request, parse
+from semspec.serve.requests import NAMELESS, ChatRequest, CompletionRequest, Request, parse
 from semspec.serve.scheduling import Mailbox, Scheduler
 from semspec.serve.settings import Settings
 from semspec.serve.wire import FLUSH

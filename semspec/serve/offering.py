@@ -16,7 +16,8 @@ from semspec.errors import UserError
 from semspec.models.text import Text, Turn, turn
 from semspec.serve.calls.base import Call, Form, Tool
 from semspec.serve.errors import refused
-from semspec.serve.requests import ChatRequest, Message
+from semspec.serve.messages import Message
+from semspec.serve.requests import ChatRequest
 
 # what templates are tried with: words that no template has of itself
 _TOOL = Tool(

@@ -10,7 +10,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
@@ -18,23 +17,18 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from semspec.serve.calls.base import Call, Tool, loaded
+from semspec.serve.calls.base import Tool
 from semspec.serve.errors import ApiError, explained, refused
+from semspec.serve.extension import HEADER, Semspec, of_header
+from semspec.serve.messages import Message, Prediction
+from semspec.serve.strict import Strict
+from semspec.serve.tools import Choosing, ToolOffered, names_one, read_choice
 from semspec.types import Grammar
 
-HEADER = "x-semspec"
-NUMBERS = (
-    "threshold",
-    "risk",
-    "draft_length",
-    "thinking_threshold",
-    "thinking_risk",
-)  # of its object
 NAMELESS = "unknown"  # sglang-router's model for a request that names none
 NEUTRAL: Mapping[str, Sequence[Any]] = {
     "frequency_penalty": (0,),
@@ -84,157 +78,14 @@ ENGINE_LACKS = "this server's engine cannot constrain what a model writes"
 M = TypeVar("M", bound="Request")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     """What a stream has besides its text."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class Semspec(_Strict):
-    """What is ours: how this request is speculated about."""
-
-    rule: str | None = None
-    threshold: float | None = None
-    risk: float | None = None
-    draft_length: Annotated[int, Field(ge=1, le=64)] | None = None
-    thinking_stop: str | None = (
-        None  # who says that the thinking is done; OpenAI's ``stop`` is for texts
-    )
-    thinking_threshold: float | None = None
-    thinking_risk: float | None = None
-    off: bool | None = None  # the target alone
-    steps: bool | None = None  # a delta for each step
-    # whose question it is: answers are kept for later questions of the same tenant alone
-    tenant: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-
-    @property
-    def drafting(self) -> tuple[str, ...]:
-        """The fields that say how this request is drafted and judged."""
-        names = ("rule", "threshold", "risk", "draft_length")
-        return tuple(name for name in names if getattr(self, name) is not None)
-
-    @property
-    def thinking(self) -> tuple[str, ...]:
-        """The fields that say how its thinking is stopped."""
-        asked = () if self.thinking_stop in (None, "none") else ("thinking_stop",)
-        names = ("thinking_threshold", "thinking_risk")
-        return (*asked, *(name for name in names if getattr(self, name) is not None))
-
-
-class TextPart(_Strict):
-    type: Literal["text"]
-    text: str
-
-
-class Prediction(_Strict):
-    """A text that the answer is expected to repeat."""
-
-    type: Literal["content"]
-    content: str | list[TextPart]
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The text, or its parts."""
-        if isinstance(self.content, str):
-            return (self.content,) if self.content else ()
-        return tuple(part.text for part in self.content if part.text)
-
-
-class Function(_Strict):
-    """A function that may be called."""
-
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class ToolOffered(_Strict):
-    type: Literal["function"]
-    function: Function
-
-    @property
-    def tool(self) -> Tool:
-        told = self.function
-        return Tool(told.name, told.description, told.parameters, bool(told.strict))
-
-
-class FunctionCalled(_Strict):
-    name: Annotated[str, Field(min_length=1)]
-    arguments: str
-
-
-class CallMade(_Strict):
-    """A call in an earlier turn."""
-
-    id: Annotated[str, Field(min_length=1)]
-    type: Literal["function"] = "function"
-    function: FunctionCalled
-
-    @field_validator("function")
-    @classmethod
-    def _has_arguments(cls, value: FunctionCalled) -> FunctionCalled:
-        if not isinstance(loaded(value.arguments or "{}"), dict):
-            raise ValueError("arguments: give a JSON object, as text")
-        return value
-
-    @property
-    def call(self) -> Call:
-        return Call(self.function.name, self.function.arguments or "{}", self.id)
-
-
-class Message(_Strict):
-    """One turn of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
-    # of an assistant's earlier turns: templates leave thinking out, and so do we
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: None = None
-    name: str | None = None
-    audio: None = None
-    annotations: list[Any] | None = Field(default=None, max_length=0)
-    tool_calls: list[CallMade] | None = None
-    tool_call_id: str | None = None
-    function_call: None = None
-
-    @property
-    def text(self) -> str:
-        parts = self.content if isinstance(self.content, list) else []
-        text = "".join(part.text for part in parts) if parts else self.content or ""
-        assert isinstance(text, str)
-        return text
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        """The calls that the turn made."""
-        return tuple(one.call for one in self.tool_calls or ())
-
-    @field_validator("name")
-    @classmethod
-    def _nameless(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and info.data.get("role") != "tool":
-            raise ValueError("templates know no names: leave it out")
-        return value
-
-    @model_validator(mode="after")
-    def _goes_together(self) -> Message:
-        if self.role != "assistant" and self.content is None:
-            raise ValueError(f"a {self.role} message needs content")
-        if self.tool_calls and self.role != "assistant":
-            raise ValueError(f"a {self.role} message makes no tool_calls")
-        if (self.tool_call_id is not None) != (self.role == "tool"):
-            raise ValueError("tool_call_id is of messages of role tool, which need it")
-        return self
-
-
-class NamedSchema(_Strict):
+class NamedSchema(Strict):
     """A JSON schema as OpenAI's clients send one."""
 
     name: str | None = None
@@ -243,7 +94,7 @@ class NamedSchema(_Strict):
     strict: bool | None = None  # it is held in either case
 
 
-class ResponseFormat(_Strict):
+class ResponseFormat(Strict):
     """What an answer looks like."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -263,57 +114,7 @@ class ResponseFormat(_Strict):
         return Grammar("json_schema", '{"type": "object"}') if self.type == "json_object" else None
 
 
-@dataclass(frozen=True, slots=True)
-class Choosing:
-    """Which tools may be called, and if one has to be."""
-
-    mode: Literal["none", "auto", "required"]
-    names: frozenset[str] | None = None  # None: all of them
-
-
-class _Named(_Strict):
-    name: str
-
-
-class _OneTool(_Strict):
-    type: Literal["function"]
-    function: _Named
-
-
-class _SomeTools(_Strict):
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[_OneTool], Field(min_length=1)]
-
-
-class _Allowed(_Strict):
-    type: Literal["allowed_tools"]
-    allowed_tools: _SomeTools
-
-
-def _names_one(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("type") == "function"
-
-
-def _choosing(value: Any) -> Choosing:
-    """Read ``tool_choice`` as OpenAI's clients send it; raise ValueError for anything else."""
-    if value in ("none", "auto", "required"):
-        return Choosing(value)
-    kind = value.get("type") if isinstance(value, dict) else None
-    try:
-        if _names_one(value):
-            one = _OneTool.model_validate(value)
-            return Choosing("required", frozenset((one.function.name,)))
-        if kind == "allowed_tools":
-            some = _Allowed.model_validate(value).allowed_tools
-            return Choosing(some.mode, frozenset(tool.function.name for tool in some.tools))
-    except ValidationError:
-        pass  # it is told below
-    raise ValueError(
-        'give none, auto, required, or a function: {"type": "function", "function": {"name": ...}}'
-    )
-
-
-class Request(_Strict):
+class Request(Strict):
     """What chats and completions have in common."""
 
     elsewhere: ClassVar[Mapping[str, str]]  # fields of the other endpoint: the path to send them to
@@ -420,7 +221,7 @@ class ChatRequest(Request):
     @classmethod
     def _is_a_choice(cls, value: Any) -> Any:
         if value is not None:
-            _choosing(value)
+            read_choice(value)
         return value
 
     @field_validator("tools")
@@ -434,14 +235,14 @@ class ChatRequest(Request):
     @property
     def choosing(self) -> Choosing:
         if self.tool_choice is not None:
-            return _choosing(self.tool_choice)
+            return read_choice(self.tool_choice)
         return Choosing("auto" if self.tools else "none")
 
     @property
     def named(self) -> str | None:
         """The one function that is to be called; None: the model chooses."""
         choice = self.tool_choice
-        return next(iter(self.choosing.names or ())) if _names_one(choice) else None
+        return next(iter(self.choosing.names or ())) if names_one(choice) else None
 
     @property
     def callable(self) -> tuple[Tool, ...]:
@@ -577,7 +378,7 @@ def parse(kind: type[M], body: bytes, header: str | None = None) -> M:
             raise refused(
                 "semspec", f"stands in the body and in the header {HEADER}: give one of them"
             )
-        given["semspec"] = _of_header(header)
+        given["semspec"] = of_header(header)
     try:
         made = kind.model_validate(given)
     except ValidationError as error:
@@ -595,20 +396,3 @@ class _Any(BaseModel):
 def _alike(value: object) -> tuple[type, ...]:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return (int, float) if number else (type(value),)
-
-
-def _of_header(text: str) -> dict[str, Any]:
-    """Read ``rule=logprob; threshold=-3; off`` as the body's object."""
-    found: dict[str, Any] = {}
-    for part in filter(None, (part.strip() for part in text.split(";"))):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or value in ("true", "false"):
-            found[name] = value != "false"
-        elif name in NUMBERS:
-            try:
-                found[name] = int(value) if name == "draft_length" else float(value)
-            except ValueError:
-                raise refused(f"semspec.{name}", f"{value!r} in {HEADER} is not a number") from None
-        else:
-            found[name] = value
-    return found

@@ -63,7 +63,7 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def a_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Jobs that finished, failed, still run, and one of another target."""
+    """Jobs that finished, failed, still run, one with another seed, and one of another target."""
     folder = tmp_path_factory.mktemp("reports") / "sweep"
     for number, gain in enumerate((0.5, 1.0, 2.0, 3.0)):
         make_run(
@@ -73,6 +73,7 @@ def a_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
             correct=lambda i, gain=gain: (i > 0, i >= gain),  # type: ignore[misc]
             finished=number != 1,
         )
+    make_run(folder / "accept=logprob,seed=1", 10, config={"seed": 1})
     make_run(folder / "model=<b>other<", 5, config={"model": {"path": "/home/jane/other", "revision": None}})  # fmt: skip
     return write_sweep(folder)
 
@@ -175,8 +176,8 @@ def test_without_scripts_the_essentials_are_there(browser: Browser, report: Path
         assert page.evaluate("document.querySelectorAll('.card .value').length") == 3
         assert "The target wrote instead:" in seen  # the first transcript is open
     else:
-        assert "5 jobs" in seen
-        assert page.evaluate("document.querySelectorAll('table.jobs tbody tr').length") == 5
+        assert "6 jobs" in seen and "mean of 2 seeds" in seen
+        assert page.evaluate("document.querySelectorAll('table.jobs tbody tr').length") == 6
     assert page.evaluate("document.querySelectorAll('figure svg[role=img] title').length") >= 1
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from semspec.models.text import OPEN
 from semspec.serve.errors import ApiError
+from semspec.serve.extension import Semspec
 from semspec.serve.preparing import Desk
-from semspec.serve.requests import ChatRequest, Semspec, parse
+from semspec.serve.requests import ChatRequest, parse
 from semspec.serve.scheduling import Scheduler
 from semspec.serve.settings import Settings
 from semspec.solver import Solver

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from semspec.serve.requests import NEUTRAL, WITHOUT_EFFECT, ChatRequest, CompletionRequest, Semspec
+from semspec.serve.extension import Semspec
+from semspec.serve.requests import NEUTRAL, WITHOUT_EFFECT, ChatRequest, CompletionRequest
 from tests.support.serving import QUESTION, Live, events_of, serving
 
 NAME = "embedded/tiny-target"

@@ -1,0 +1,76 @@
+"""The turns of a chat in a request, and the texts in them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from semspec.serve.calls.base import Call
+from semspec.serve.strict import Strict
+from semspec.serve.tools import CallMade
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(Strict):
+    """A text that the answer is expected to repeat."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text, or its parts."""
+        if isinstance(self.content, str):
+            return (self.content,) if self.content else ()
+        return tuple(part.text for part in self.content if part.text)
+
+
+class Message(Strict):
+    """One turn of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    # of an assistant's earlier turns: templates leave thinking out, and so do we
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: None = None
+    name: str | None = None
+    audio: None = None
+    annotations: list[Any] | None = Field(default=None, max_length=0)
+    tool_calls: list[CallMade] | None = None
+    tool_call_id: str | None = None
+    function_call: None = None
+
+    @property
+    def text(self) -> str:
+        parts = self.content if isinstance(self.content, list) else []
+        text = "".join(part.text for part in parts) if parts else self.content or ""
+        assert isinstance(text, str)
+        return text
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls that the turn made."""
+        return tuple(one.call for one in self.tool_calls or ())
+
+    @field_validator("name")
+    @classmethod
+    def _nameless(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("role") != "tool":
+            raise ValueError("templates know no names: leave it out")
+        return value
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Message:
+        if self.role != "assistant" and self.content is None:
+            raise ValueError(f"a {self.role} message needs content")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError(f"a {self.role} message makes no tool_calls")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise ValueError("tool_call_id is of messages of role tool, which need it")
+        return self

@@ -1,0 +1,144 @@
+"""The solvers of a server's requests: its own, with the sampling, rule and stopper that a request asks for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from semspec import registry
+from semspec.errors import UserError
+from semspec.serve.errors import ApiError, refused
+from semspec.serve.extension import Semspec
+from semspec.serve.requests import Request
+from semspec.solver import Solver
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+MOST_KEPT = 64  # variants: a rule that was bound need not be bound again
+
+
+class Variants:
+    """Solvers with other options than the server's own; those that were used last are kept."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Any, ...], Solver] = OrderedDict()
+
+    def at_hand(self, base: Solver, request: Request) -> bool:
+        """Return True where no rule has to be bound; raise ApiError as ``of`` does."""
+        changes = _changes(base, request)
+        return not changes or _key(request, changes) in self._kept
+
+    def of(self, base: Solver, request: Request) -> Solver:
+        """Return the solver with this request's sampling and rule; raise ApiError for options that cannot be."""
+        changes = _changes(base, request)
+        ends = bool(request.ignore_eos)
+        if not changes and not ends:
+            return base
+        key = _key(request, changes)
+        if key not in self._kept:
+            try:
+                made = base.variant(ends, **changes)
+            except UserError as error:
+                raise _blamed(request, changes, str(error)) from error
+            self._kept[key] = made
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+
+def _changes(base: Solver, request: Request) -> dict[str, Any]:
+    """Return the options that a request changes."""
+    changes: dict[str, Any] = {}
+    for name in SAMPLING:
+        value = getattr(request, name)
+        if value is not None:
+            value = max(value, 0) if name == "top_k" else float(value)
+            if value != getattr(base.config, name):
+                changes[name] = value
+    if not base.drafts and request.prediction is None:
+        for name in request.semspec.drafting:
+            raise refused(f"semspec.{name}", "nothing is drafted by this server: leave it out")
+    return changes | dict(_ours(base, request.semspec))
+
+
+def _ours(base: Solver, asked: Semspec) -> Mapping[str, Any]:
+    """Return the options that the request's own object changes."""
+    changes: dict[str, Any] = dict(_stopper(base, asked))
+    if asked.draft_length is not None:
+        if base.own_reach:
+            own = f"draft={registry.name_of(base.config.draft)} drafts {base.drafter.reach} tokens at most"
+            raise refused("semspec.draft_length", f"{own}, as its own options say: leave it out")
+        changes["draft_length"] = asked.draft_length
+    given = {
+        name: value for name in ("threshold", "risk") if (value := getattr(asked, name)) is not None
+    }
+    if asked.rule is None and not given:
+        return changes
+    try:
+        known = registry.plugin("accept", asked.rule) if asked.rule is not None else None
+    except UserError as error:
+        raise refused("semspec.rule", str(error)) from error
+    kind = known.cls if known else type(base.config.accept)
+    names = {one.name for one in fields(kind)}
+    for name in given:
+        if name not in names:
+            rule = registry.name_of(base.config.accept) if asked.rule is None else asked.rule
+            raise refused(f"semspec.{name}", f"the rule {rule} has no {name}")
+    try:
+        same = type(base.config.accept) is kind
+        changes["accept"] = replace(base.config.accept, **given) if same else kind(**given)
+    except UserError as error:
+        which = f"semspec.{next(iter(given))}" if given else "semspec.rule"
+        raise refused(which, str(error)) from error
+    return changes
+
+
+def _stopper(base: Solver, asked: Semspec) -> Mapping[str, Any]:
+    """Return the stopper that a request asks for, as a change of options; {} if it asks for none."""
+    own = base.config.stop
+    try:
+        known = asked.thinking_stop and registry.plugin("stop", asked.thinking_stop)
+    except UserError as error:
+        raise refused("semspec.thinking_stop", str(error)) from error
+    kind = known.cls if known else type(own)
+    given: dict[str, Any] = {}
+    for name, value in (("threshold", asked.thinking_threshold), ("risk", asked.thinking_risk)):
+        if value is None:
+            continue
+        if name not in {one.name for one in fields(kind)}:
+            stop = asked.thinking_stop or registry.name_of(own)
+            way = "leave it out"
+            if "tokens" in {one.name for one in fields(kind)}:
+                way = "say with thinking_token_budget how long it may be"
+            raise refused(f"semspec.thinking_{name}", f"the stopper {stop} has no {name}: {way}")
+        given[name] = value
+    if not known and not given:
+        return {}
+    try:
+        return {"stop": replace(own, **given) if type(own) is kind else kind(**given)}
+    except UserError as error:
+        which = next(iter(given), "stop")
+        raise refused(f"semspec.thinking_{which}", str(error)) from error
+
+
+def _blamed(request: Request, changes: Mapping[str, Any], message: str) -> ApiError:
+    """Return the error for options that do not go together, naming the one that was given."""
+    if "accept" in changes:
+        ours = request.semspec
+        which = "rule" if ours.rule else "threshold" if ours.threshold is not None else "risk"
+        return refused(f"semspec.{which}", message)
+    if "stop" in changes:
+        asked = request.semspec
+        which = "threshold" if asked.thinking_threshold is not None else "stop"
+        which = "risk" if asked.thinking_risk is not None else which
+        return refused(f"semspec.thinking_{which}", message)
+    sampling = next((name for name in SAMPLING if name in changes), None)
+    return refused(sampling or "semspec.draft_length", message)
+
+
+def _key(request: Request, changes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what the solver of a request is kept under."""
+    changed = ((name, repr(value)) for name, value in sorted(changes.items()))
+    return (bool(request.ignore_eos), *changed)
