@@ -423,14 +423,15 @@ def test_a_disk_that_is_too_small_is_told_what_fits(
 ) -> None:
     """Of 20,000 contexts with keep=4: 160,000 rows of 665,600 bytes, and a tenth more of room."""
     monkeypatch.chdir(tmp_path)
-    usage = namedtuple("usage", "total used free")(10**12, 0, gigabytes * 10**9)
+    Usage = namedtuple("Usage", "total used free")
+    usage = Usage(10**12, 0, gigabytes * 10**9)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     options = ["model=qwq32b", "draft=r1-1.5b", "source=hub", "data=simplescaling/s1K"]
     options += ["problems=1000", "contexts=20000", "keep=4"]
     with pytest.raises(UserError, match=r"need 106\.50 GB"):
         train_probe.run([*options, "plan=true"])
     assert f"on this disk {fits} fits" in capsys.readouterr().out
-    usage = usage._replace(free=106.5e9 * 1.11)
+    usage = Usage(10**12, 0, int(106.5e9 * 1.11))
     train_probe.run([*options, "plan=true"])
     assert " fits" not in capsys.readouterr().out
 

@@ -100,7 +100,9 @@ def test_of_drafts_by_tokens_the_tokens_that_are_kept_are_counted(
     page = answered(opened, alone=True)
     picture(page, f"tokens-{width}-{'dark' if dark else 'light'}")
     assert page.errors == []
-    asked = [{"role": "user", "content": page.evaluate("document.querySelector('#question').value")}]
+    asked = [
+        {"role": "user", "content": page.evaluate("document.querySelector('#question').value")}
+    ]
     told = by_tokens.chat(messages=asked, max_tokens=256)["metrics"]["speculative_decoding"]
     kept, drafted = told["num_accepted_draft_tokens"], told["num_draft_tokens"]
     assert 0 < kept < drafted
