@@ -77,6 +77,10 @@ never-slower: $(CORE) ## Every drafter beside the target alone, into docs/measur
 never-slower-together: $(CORE) ## The same with 4 and 16 problems under way, into a table of its own on the same page
 	@$(ONE_THREAD) .venv/bin/python scripts/bench_adaptive.py --at-once 4 16 $(ARGS)
 
+.PHONY: never-slower-longer
+never-slower-longer: $(CORE) ## The rows that are below the aim, in longer runs, likewise (needs the figures of make never-slower)
+	@$(ONE_THREAD) .venv/bin/python scripts/bench_adaptive.py --longer $(ARGS)
+
 .PHONY: rivals
 rivals: $(RIVALS) ## semspec beside transformers, llama.cpp and OpenVINO GenAI, into docs/rivals.md (on a quiet machine)
 	@$(ONE_THREAD) HF_HOME=$(CURDIR)/.venv-rivals/cache .venv-rivals/bin/python scripts/bench_rivals.py $(ARGS)

@@ -2,6 +2,7 @@
 
     python scripts/bench_adaptive.py [--drafters lm suffix] [--texts synthetic editing] [--problems 8]
     python scripts/bench_adaptive.py --at-once 4 16      the other table: so many problems under way (adaptive_crowd.py)
+    python scripts/bench_adaptive.py --longer            a third: rows below the aim again, over more problems (adaptive_longer.py)
     python scripts/bench_adaptive.py --check             measure nothing: what is out of date?
 
 Each problem is solved by the target alone and with drafts as a run makes them (``adaptive=true``), one after the other,
@@ -26,6 +27,7 @@ from statistics import median
 from typing import Any
 
 import adaptive_crowd as crowd
+import adaptive_longer as longer
 from adaptive_rows import (
     CLOCKS,
     DRAFTERS,
@@ -165,25 +167,29 @@ def main() -> int:
         ),
         tokens=(256, "of an answer at most"),
         at_once=([1], "problems under way at a time: with more than one it is the other table"),
+        longer=(False, "the rows that the first table has below the aim, over more problems"),
         cpu=(False, "decide by CPU time: other work is running here"),
         **FIGURES.options,
     ).parse_args()
     alone = a.at_once == [1]
     figures, whole = (FIGURES, WHOLE) if alone else (crowd.FIGURES, crowd.WHOLE)
+    if a.longer:
+        figures, whole = longer.FIGURES, {}
     if (ended := figures.asked(a, digest)) is not None:
         return ended
     of: dict[str, Any] = {name: getattr(a, name) for name in ("problems", "turns", "tokens")}
     for name, every in whole.items():
         of[name] = [type(every[0])(one) for one in getattr(a, name)] or every
-    check_known(of["drafters"], DRAFTERS)
-    check_known(of["texts"], TEXTS)
+    check_known(of.get("drafters", ()), DRAFTERS)
+    check_known(of.get("texts", ()), TEXTS)
     if alone:
         of["concurrency"] = 1
     if a.cpu:
         vars(time)["perf_counter"] = time.process_time
     kept = Kept(ROOT / f"runs/{figures.name}.json", {**of, "digest": digest(), "cpu": a.cpu})
     with Engines() as engines:
-        rows = _rows(of, kept, engines) if alone else crowd.rows(of, kept, engines)
+        measure = longer.rows if a.longer else _rows if alone else crowd.rows
+        rows = measure(of, kept, engines)
     found = {"digest": digest(), "provenance": provenance.collect(), "of": of, "rows": rows}
     all_of_it = not a.cpu and all(of[name] == every for name, every in whole.items())
     figures.keep(found, all_of_it)

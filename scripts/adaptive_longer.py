@@ -1,0 +1,94 @@
+"""The third table of `make never-slower`: the rows that the first one has below the aim again, in longer runs.
+
+What a run loses by learning, it loses once. Each turn here has ``LONGER`` times as many problems, and the same rows show what is left of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from adaptive_rows import (
+    SMALL,
+    WANTED,
+    drafts_told,
+    equal_texts,
+    measured_or_kept,
+    missed,
+    speed,
+    spoken,
+)
+from figures_page import ROOT, FiguresPage, Kept
+from script_kit import markdown
+
+from semspec.engines.pool import Engines
+from semspec.errors import UserError
+
+MARKS = (
+    "<!-- never-slower-longer: written by make never-slower-longer -->",
+    "<!-- end of never-slower-longer -->",
+)
+LONGER = 4
+
+
+def first_table() -> dict[str, Any]:
+    """Return the rows that the first table has below the aim."""
+    at = ROOT / "results/never-slower.json"
+    if not at.exists():
+        raise UserError(f"{at} is not there: run make never-slower first")
+    rows = json.loads(at.read_text(encoding="utf-8"))["rows"]
+    return {key: row for key, row in rows.items() if speed(row)[0] < WANTED}
+
+
+def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
+    """Measure each of these rows with more problems."""
+    found: dict[str, Any] = {}
+    given = {**of, "concurrency": 1, "problems": LONGER * of["problems"]}
+    for key in first_table():
+        name, kind, temperature = key.rsplit("/", 2)
+        found[key] = measured_or_kept(key, kept, name, kind, float(temperature), given, engines)
+    return found
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """Return what stands between the page's marks."""
+    rows, of, before = found["rows"], found["of"], first_table()
+    equal, answers = equal_texts([row for key, row in rows.items() if key.endswith("/0")])
+    together = {"groups": [group for row in rows.values() for group in row["groups"]]}
+    return "\n".join(
+        [
+            f"{len(rows)} rows, {LONGER * of['problems']} problems each ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways;"
+            f" {found['provenance']['machine']['cpu']}, one thread. {len(missed(rows))} are below {WANTED:.2f}x; all of them together have {spoken(together)}."
+            f" Greedy texts (T = 0) are equal to the target's own in {equal:,} of {answers:,} answers.",
+            "",
+            *markdown(
+                [
+                    "drafter / text / T",
+                    "in the first table [95 %] (answers alone)",
+                    "in a longer run",
+                    "by CPU time",
+                    "rounds with a draft; drafted, kept",
+                ],
+                [
+                    [
+                        f"{key}",
+                        spoken(before[key]) if key in before else "",
+                        spoken(row),
+                        spoken(row, "cpu"),
+                        drafts_told(row),
+                    ]
+                    for key, row in rows.items()
+                ],
+            ),
+        ]
+    )
+
+
+FIGURES = FiguresPage(
+    "never-slower-longer",
+    "docs/measurements/never_slower.md",
+    MARKS,
+    text,
+    "the code has changed since this was measured",
+)
