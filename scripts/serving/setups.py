@@ -45,7 +45,7 @@ TABLES = {
         "SGLang servers, accept=logprob, with a draft that is hardly ever right",
         CLIENTS[:3],
         ["accept=logprob"],
-        4,  # of one question each, the slowest answer would decide
+        1,
     ),
 }
 
