@@ -58,7 +58,7 @@ def text(found: Mapping[str, Any]) -> str:
     together = {"groups": [group for row in rows.values() for group in row["groups"]]}
     return "\n".join(
         [
-            f"{len(rows)} rows, {LONGER * of['problems']} problems each ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways;"
+            f"{len(rows)} rows, {LONGER * of['problems']} problems each ({SMALL} times as many of the copier's), in {of['turns']} turn(s), in both ways each;"
             f" {found['provenance']['machine']['cpu']}, one thread. {len(missed(rows))} are below {WANTED:.2f}x; all of them together have {spoken(together)}."
             f" Greedy texts (T = 0) are equal to the target's own in {equal:,} of {answers:,} answers.",
             "",
