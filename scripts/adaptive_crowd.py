@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
-from statistics import median
 from typing import Any
 
 from adaptive_rows import (
     SMALL,
     TEXTS,
-    WANTED,
     drafts_told,
     equal_texts,
     measured_or_kept,
-    missed,
-    speed,
     spoken,
+    summary,
 )
 from figures_page import FiguresPage, Kept
 from script_kit import markdown
@@ -64,17 +61,10 @@ def _key(size: int, name: str, kind: str, temperature: float) -> str:
 def text(found: Mapping[str, Any]) -> str:
     """Return what stands between the page's marks."""
     rows, of = found["rows"], found["of"]
-    speeds = {key: speed(row)[0] for key, row in rows.items()}
-    least = min(speeds, key=speeds.__getitem__)
-    low = missed(rows)
-    both = sum(speed(row, "cpu")[0] < WANTED for row in low)
-    equal, answers = equal_texts([row for key, row in rows.items() if key.endswith("/0")])
     lines = [
         f"{len(rows)} rows, {MANY * of['problems']} problems each and {MANY} groups at least ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways,"
         f" each time by a solver that begins with nothing learned, at most {of['tokens']} tokens; {found['provenance']['machine']['cpu']}, one thread."
-        f" The median is {median(speeds.values()):.2f}x by the wall clock, and the least {speeds[least]:.2f}x ({least})."
-        f" Of the {len(low)} rows that are below {WANTED:.2f}x by the wall clock {both} are by CPU time, too."
-        f" Greedy texts (T = 0) are equal to the target's own in {equal:,} of {answers:,} answers.",
+        f"{summary(rows)}",
         "",
     ]
     for name, temperature in product(of["texts"], of["temperatures"]):

@@ -13,7 +13,7 @@ from adaptive_rows import (
     SMALL,
     WANTED,
     drafts_told,
-    equal_texts,
+    greedy_told,
     measured_or_kept,
     missed,
     speed,
@@ -54,13 +54,12 @@ def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
 def text(found: Mapping[str, Any]) -> str:
     """Return what stands between the page's marks."""
     rows, of, before = found["rows"], found["of"], first_table()
-    equal, answers = equal_texts([row for key, row in rows.items() if key.endswith("/0")])
     together = {"groups": [group for row in rows.values() for group in row["groups"]]}
     return "\n".join(
         [
             f"{len(rows)} rows, {LONGER * of['problems']} problems each ({SMALL} times as many of the copier's), in {of['turns']} turn(s), in both ways each;"
             f" {found['provenance']['machine']['cpu']}, one thread. {len(missed(rows))} are below {WANTED:.2f}x; all of them together have {spoken(together)}."
-            f" Greedy texts (T = 0) are equal to the target's own in {equal:,} of {answers:,} answers.",
+            f"{greedy_told(rows)}",
             "",
             *markdown(
                 [

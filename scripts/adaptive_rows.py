@@ -195,6 +195,27 @@ def drafts_told(row: Mapping[str, Any]) -> str:
     return f"{100 * share:.0f} %; {row.get('drafted', 0) / count:.1f}, {row.get('kept', 0) / count:.1f}"
 
 
+def summary(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what a table's rows come to: the median, the least, how many are below the aim, and the greedy texts."""
+    speeds = {key: speed(row)[0] for key, row in rows.items()}
+    least = min(speeds, key=speeds.__getitem__)
+    low = missed(rows)
+    both = sum(speed(row, "cpu")[0] < WANTED for row in low)
+    return (
+        f" The median is {median(speeds.values()):.2f}x by the wall clock, and the least {speeds[least]:.2f}x ({least})."
+        f" Of the {len(low)} rows that are below {WANTED:.2f}x by the wall clock {both} are by CPU time, too."
+        f"{greedy_told(rows)}"
+    )
+
+
+def greedy_told(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return how many greedy texts are the target's own."""
+    equal, answers = equal_texts([row for key, row in rows.items() if key.endswith("/0")])
+    return (
+        f" Greedy texts (T = 0) are equal to the target's own in {equal:,} of {answers:,} answers."
+    )
+
+
 def equal_texts(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """Return how many texts are the target's own, token by token, and how many there are."""
     groups = [group for row in rows for group in row["groups"]]

@@ -23,7 +23,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from itertools import product
-from statistics import median
 from typing import Any
 
 import adaptive_crowd as crowd
@@ -39,9 +38,9 @@ from adaptive_rows import (
     drafts_told,
     equal_texts,
     measured_or_kept,
-    missed,
     speed,
     spoken,
+    summary,
 )
 from figures_page import ROOT, FiguresPage, Kept
 from script_kit import check_known, markdown, parser
@@ -64,17 +63,10 @@ def text(found: Mapping[str, Any]) -> str:
     """Return what stands between the page's marks."""
     rows, of = found["rows"], found["of"]
     temperatures = of["temperatures"]
-    speeds = {key: speed(row)[0] for key, row in rows.items()}
-    least = min(speeds, key=speeds.__getitem__)
-    low = missed(rows)
-    both = sum(speed(row, "cpu")[0] < WANTED for row in low)
-    equal, answers = equal_texts([row for key, row in rows.items() if key.endswith("/0")])
     lines = [
         f"{len(rows)} rows, {of['problems']} problems each ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways, each time by a solver that"
         f" begins with nothing learned, {of['concurrency']} at a time, at most {of['tokens']} tokens; {found['provenance']['machine']['cpu']}, one thread."
-        f" The median is {median(speeds.values()):.2f}x by the wall clock, and the least {speeds[least]:.2f}x ({least})."
-        f" Of the {len(low)} rows that are below {WANTED:.2f}x by the wall clock {both} are by CPU time, too."
-        f" Greedy texts (T = 0) are equal to the target's own in {equal:,} of {answers:,} answers.",
+        f"{summary(rows)}",
         "",
         *markdown(
             [

@@ -50,9 +50,8 @@ class Crowd:
     _began: float = field(default=0.0, init=False)  # rounds that began before then are mixed ones
     _settling: int = field(default=0, init=False)  # rounds until all draft
     _gain: float = field(default=0.0, init=False)  # plain tokens, since it was counted last
-    _ahead: float = field(
-        default=0.0, init=False
-    )  # of what drafts have gained, what may be lost again
+    # of what drafts have gained, what may be lost again
+    _ahead: float = field(default=0.0, init=False)
     # what drafts had lost when they were doubted: a trial has to make up for that
     _doubt: float = field(default=0.0, init=False)
     # what a whole trial has lost, waking drafters included
@@ -69,9 +68,8 @@ class Crowd:
             self.gained = other.gained
             if other.gained is False:
                 self.owed = other.owed * more
-                if (
-                    more < 1
-                ):  # few may gain where many lose, but not every load that is there for a moment is to be tried
+                # few may gain where many lose, but not every load that is there for a moment is to be tried
+                if more < 1:
                     self.owed = min(self.owed, EXPLORE * LASTS * self.size)
             self.state = "drafting" if other.gained else "writing"
 

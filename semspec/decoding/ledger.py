@@ -182,9 +182,8 @@ class Ledger:
                 if paid:  # for when it was alone
                     self.source.settle(paid, 0.0, self._paid_under)
                 crowd = economy.crowd(now)
-                if (
-                    crowd.size == economy.company
-                ):  # else another number is under way for the moment: a token has another price
+                # else another number is under way for the moment: a token has another price
+                if crowd.size == economy.company:
                     crowd.closed(tokens, since, now, economy.token, self.rounds == 1)
             return
         experience, first = economy.experience, self.rounds == 1

@@ -27,6 +27,8 @@ class PairsBase:
     def __init__(self) -> None:
         self.context = 0  # pairs of the context, in the cache
         self.sees: list[list[int]] = []  # of each node drafted, its ancestors and itself
+        # a [1 + nodes, width]: of the last pair, and of what was drafted
+        self.outputs = torch.empty(0)
 
     def follow(self, tokens: Sequence[int], features: Tensor) -> None:
         """Take the context's new pairs into the cache: their tokens, and features [n, 3 * target width]."""
@@ -65,9 +67,6 @@ class Pairs(PairsBase):
     def __init__(self, head: Eagle3) -> None:
         super().__init__()
         self.head, self.cache = head, PairCache(head)
-        self.outputs = torch.empty(
-            0
-        )  # a [1 + nodes, width]: of the last pair, and of what was drafted
 
     def follow(self, tokens: Sequence[int], features: Tensor) -> None:
         start, count = self.context, len(tokens)

@@ -185,9 +185,6 @@ class StepPairs(PairsBase):
     def __init__(self, step: HeadStep) -> None:
         super().__init__()
         self.step, self.cache = step, StepCache(step)
-        self.outputs = torch.empty(
-            0
-        )  # a [1 + nodes, width]: of the last pair, and of what was drafted
 
     def follow(self, tokens: Sequence[int], features: Tensor) -> None:
         start, end = self.context, self.context + len(tokens)

@@ -200,14 +200,16 @@ class SglangEngine:
 
     def _expected(self) -> bool:
         """Return whether one of our servers is going to answer, though none may now."""
-        restarts = self._restarts
-        places = self.replicas.places
-        return restarts is not None and any(restarts.expects(one.http.url) for one in places)
+        return self._own(Restarts.expects)
 
     def _returning(self) -> bool:
         """Return whether one of our servers has ended and is being started again."""
+        return self._own(Restarts.returns)
+
+    def _own(self, so: Callable[[Restarts, str], bool]) -> bool:
+        """Return whether something is so of one of the servers that we start again ourselves."""
         restarts, places = self._restarts, self.replicas.places
-        return restarts is not None and any(restarts.returns(one.http.url) for one in places)
+        return restarts is not None and any(so(restarts, one.http.url) for one in places)
 
     async def _welcome(self, place: Server) -> None:
         """Use a server that was started again from now on, if it holds what it held."""

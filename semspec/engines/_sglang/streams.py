@@ -29,12 +29,8 @@ SHARE = 0.006  # the same, for each open stream; the longer of the two counts
 MOST = 64  # tokens in an event, at most
 WEIGHT = 0.2  # of the latest stream in the running average of the speed
 PAUSE = 0.1  # seconds before a stream that broke off is opened again
-EXTENT = {
-    "max_new_tokens",
-    "stop",
-    "stop_regex",
-    "stream_interval",
-}  # of a request: how much of a text it wants
+# of a request: how much of a text it wants
+EXTENT = {"max_new_tokens", "stop", "stop_regex", "stream_interval"}
 
 
 @dataclass
