@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from semspec import registry
@@ -11,7 +12,7 @@ from semspec.artifacts.probe import Probe
 from semspec.config import RunConfig, plugin_names
 from semspec.errors import UserError
 from semspec.models.location import canonical_name
-from semspec.protocols import ProbeSource, Rule
+from semspec.protocols import ProbeSource, Rule, Small
 from semspec.types import Role, names_of
 
 NESTED_LENGTH = 5  # tokens, as in a run whose drafts are of a fixed length
@@ -63,6 +64,26 @@ def verified_by_tokens(config: RunConfig) -> bool:
     here = config.ahead or config.costs or config.answer_by != "either" or not config.stop.plain
     in_server = rule.lossless and rule.cuts == "tokens" and rule.in_server is not None
     return config.split == "token" and in_server and config.nested.plain and not here
+
+
+def small_inside(config: RunConfig, folder: Callable[[], Path]) -> Small | None:
+    """Return the draft model, where its tokens can only be verified inside a server that drafts by it.
+
+    ``folder`` finds its files. Raise UserError for what such a server cannot do.
+    """
+    if "draft" not in config.draft.models() or not config.accept.needs - config.engine.offers:
+        return None
+    if not verified_by_tokens(config):
+        raise UserError(
+            "over SGLang lossless tokens are verified inside a server that drafts, which knows no ahead=, costs=,"
+            " answer_by= or stop=: leave them out, or use engine=hf"
+        )
+    model = config.draft.model
+    at = f"@{model.revision}" if model.revision and not model.local else ""
+    length = config.draft_length or NESTED_LENGTH
+    there = Path(model.path).expanduser()
+    path = str(there.resolve()) if there.is_dir() else model.path  # a server may stand elsewhere
+    return Small(f"{path}{at}", folder(), length, config.adaptive)
 
 
 def _of_options(config: RunConfig) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import shlex
 import signal
 import sys
@@ -19,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from semspec import config as configuration
+from semspec.choices.inside import small_inside
 from semspec.choices.presets import with_preset
 from semspec.choices.settle import expand_shorthands
 from semspec.cli.arguments import check_arguments
 from semspec.cli.command import run_command
 from semspec.config import RunConfig
 from semspec.engines import servers
+from semspec.engines.drafting_inside import asked_of_plugin, left_beside, size_with, words_of
 from semspec.engines.servers import Planned
 from semspec.engines.sglang import KEY
 from semspec.errors import UserError
@@ -33,7 +36,8 @@ from semspec.models import memory
 from semspec.models.location import KnownModels, ModelConfig
 from semspec.models.memory import Gpu, Place
 from semspec.models.text import Text
-from semspec.protocols import Run
+from semspec.protocols import Run, Small
+from semspec.sglang_plugin.settings import VARIABLE
 from semspec.storage.screen import complain, echo
 from semspec.types import Role
 
@@ -66,35 +70,42 @@ class Options:
 HELP = f"""\
 usage: python -m semspec.launch [name=value ...]
 
-Prints the two SGLang commands for a configuration, given by options of python -m semspec.run
+Prints the SGLang commands for a configuration, given by options of python -m semspec.run
 (model=... draft=... accept=...). Where there are GPUs, they are placed so that weights and a problem of
 max_new_tokens fit. The target comes first: each server takes a share of the GPU memory that is free when it starts.
 Its own options:
 
 {described(Options)}
 
+Lossless tokens (split=token accept=lossless) need one server: the small model drafts inside it.
 A rule with probes gets them inside the servers (SEMSPEC_SGLANG, docs/sglang_plugin.md).
 """
 
 
 def plan(config: RunConfig, given: Options) -> list[Planned]:
-    """Return the servers of a configuration, target first.
+    """Return the servers of a configuration, target first; one alone where it drafts and verifies lossless tokens.
 
     Raises UserError if both would have one port, for arguments that cannot be split, and for models that do
     not fit on the GPUs that are here.
     """
     models: dict[Role, ModelConfig] = {"target": config.model}
     models |= {**config.nested.models(), **config.draft.models()}
+    small = small_inside(config, lambda: models["draft"].fetch(weights=False))
+    if small is not None:
+        models = {"target": config.model}
     probes = _probes(config, models)
     words = {
         "target": _split("target_args", given.target_args),
         "draft": _split("draft_args", given.draft_args),
     }
     both = _split("both_args", given.both_args)
-    words = {role: [*both, *own] for role, own in words.items()}
+    words = {
+        role: [*(words_of(small) if role == "target" else ()), *both, *own]
+        for role, own in words.items()
+    }
     devices = {"target": _devices(given.target_gpu), "draft": _devices(given.draft_gpu)}
     gpus = memory.visible_gpus()
-    places = _places(config, models, words, devices, gpus)
+    places = _places(config, models, words, devices, gpus, small)
     shared = len(models) > 1 and not _apart(devices)
     ports = {"target": given.target_port, "draft": given.draft_port}
     if len(models) > 1 and given.target_port == given.draft_port:
@@ -110,6 +121,8 @@ def plan(config: RunConfig, given: Options) -> list[Planned]:
         own, variables = list[str](), dict[str, str]()
         if role in places:
             place = places[role] if asked is None else replace(places[role], share=asked)
+            if asked is None and small is not None:
+                place = left_beside(small, place, gpus)
             own, variables = servers.at_place(place, not planned, len(gpus) > 1)
             alone = not place.shared
         else:
@@ -132,7 +145,7 @@ def plan(config: RunConfig, given: Options) -> list[Planned]:
                 port=ports[role],
                 host=given.host,
                 words=[*own, *words[role]],
-                variables={**probes.get(role, {}), **variables},
+                variables={**probes.get(role, {}), **_drafting(small), **variables},
                 shared=not alone
                 and bool(gpus or not given.start),  # a CPU's take what they are told
             )
@@ -163,6 +176,7 @@ def _places(
     words: Mapping[Role, Sequence[str]],
     devices: Mapping[Role, Sequence[str]],
     gpus: Sequence[Gpu],
+    small: Small | None,
 ) -> Mapping[Role, Place]:
     """Return where the servers go on the GPUs that are here; nothing where there are none.
 
@@ -178,6 +192,8 @@ def _places(
             raise UserError(f"--tp-size {ranks}: there are {len(gpus)} GPUs here")
         fixed["target"] = [gpu.index for gpu in gpus][:ranks]
     sizes = {role: memory.size_of(models[role]) for role in ("target", "draft") if role in models}
+    if small is not None:
+        sizes["target"] = size_with(sizes["target"], small)
     return memory.place(sizes, gpus, memory.tokens_for(config.max_new_tokens, sizes), fixed)
 
 
@@ -205,6 +221,11 @@ def _probes(
             source = replace(source, place=str(folder.resolve()))
         variables[role] = servers.probing([str(source)], source.allow_mismatch)
     return variables
+
+
+def _drafting(small: Small | None) -> dict[str, str]:
+    """Return the variable by which a small model drafts inside the target's server; none where none does."""
+    return {} if small is None else {VARIABLE: json.dumps(asked_of_plugin(small))}
 
 
 def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:

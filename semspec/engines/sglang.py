@@ -18,12 +18,13 @@ from typing import Any, ClassVar, Self
 from semspec import registry
 from semspec.engines import servers
 from semspec.engines._base import EngineBase
+from semspec.engines.drafting_inside import asked_of_plugin, left_beside, size_with, words_of
 from semspec.engines.restarts import Restarts
 from semspec.errors import UserError, without_passwords
 from semspec.models import memory
 from semspec.models.hub import locate
 from semspec.models.location import ModelConfig
-from semspec.models.memory import Gpu, ModelSize, Place
+from semspec.models.memory import Gpu, ModelSize
 from semspec.models.spec import read_stop_ids
 from semspec.protocols import Engine, Need, Setup, Small
 from semspec.registry import register
@@ -250,7 +251,7 @@ class Sglang(EngineBase):
             name = need.role if count[need.role] == 1 else f"{need.role}-{count[need.role]}"
             size = memory.size_of(ModelConfig(path=str(need.folder)))
             if need.small is not None:
-                size = _with(size, need.small)
+                size = size_with(size, need.small)
             sizes[name] = replace(size, name=model_name(str(need.folder)))
             held[name] = need
         for name, need in [one for one in held.items() if one[1].role == "target"]:
@@ -265,7 +266,7 @@ class Sglang(EngineBase):
             if name in places:
                 place = places[name] if share is None else replace(places[name], share=share)
                 if share is None and need.small is not None:
-                    place = _left_to(need.small, place, gpus)
+                    place = left_beside(need.small, place, gpus)
                 words, variables = servers.at_place(place, not planned, len(gpus) > 1)
             elif gpus:
                 usual = servers.SHARES[need.role] if share is None else share
@@ -278,7 +279,7 @@ class Sglang(EngineBase):
                 None,
                 python=sys.executable,
                 port=port,
-                words=[*words, *_drafting(need.small), *servers.as_words(self.server_args or {})],
+                words=[*words, *words_of(need.small), *servers.as_words(self.server_args or {})],
                 variables={**variables, **_plugin(need.probes, need.small)},
                 shared=places[name].shared if name in places else bool(gpus),
             )
@@ -353,27 +354,5 @@ def _plugin(probes: Sequence[str], small: Small | None = None) -> dict[str, str]
         # rules have checked them already
         asked["probe"] = {"artifacts": list(probes), "allow_mismatch": True}
     if small is not None:
-        own = {"model": small.model, "length": small.length, "adaptive": small.adaptive}
-        asked |= {"verification": {}, "drafting": {"lm": own}}
+        asked |= asked_of_plugin(small)
     return {settings.VARIABLE: json.dumps(asked | settings.read(argv=()))} if asked else {}
-
-
-def _with(size: ModelSize, small: Small) -> ModelSize:
-    """Return what a model takes together with the small one inside its server."""
-    beside = memory.size_of(ModelConfig(path=str(small.folder)))
-    return replace(size, weights=size.weights + beside.weights, token=size.token + beside.token)
-
-
-def _left_to(small: Small, place: Place, gpus: Sequence[Gpu]) -> Place:
-    """Return the place with the small model's cache left out of the share, which SGLang fills with its own."""
-    cache = place.tokens * memory.size_of(ModelConfig(path=str(small.folder))).token
-    free = min(gpu.free for gpu in gpus if gpu.index in place.gpus)
-    return replace(place, share=int((place.share - cache / free) * 1000) / 1000)
-
-
-def _drafting(small: Small | None) -> list[str]:
-    """Return SGLang's arguments for a server in which a small model drafts: a chain, and the token before it."""
-    if small is None:
-        return []
-    nodes = str(small.length + 1)
-    return ["--speculative-algorithm", settings.MODEL, "--speculative-num-draft-tokens", nodes]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from semspec import registry
-from semspec.choices.inside import NESTED_LENGTH, choose, verified_by_tokens
+from semspec.choices.inside import choose, small_inside
 from semspec.choices.survey import Survey
 from semspec.config import RunConfig
 from semspec.datastores.growing import GrowingStore
@@ -21,7 +21,7 @@ from semspec.errors import UserError
 from semspec.models import hub
 from semspec.models.location import ModelFacts
 from semspec.models.text import Text
-from semspec.protocols import Engine, Need, OnServers, Small, Splitter, Stopper
+from semspec.protocols import Engine, Need, OnServers, Splitter, Stopper
 from semspec.results import tables
 from semspec.results.identity import identities
 from semspec.types import Context, Role
@@ -60,13 +60,8 @@ class Loaded:
     def fetch(self) -> None:
         """Fetch the weights that are missing here, and tell the engines which models are to be expected."""
         config = self.config
-        small = self._small()
+        small = small_inside(config, lambda: self._survey.folders.light["draft"])
         self._engine = config.engine if small is None else config.engine.drafting(small)
-        if self._engine is not config.engine and not verified_by_tokens(config):
-            raise UserError(
-                "over SGLang lossless tokens are verified inside a server that drafts, which knows no ahead=, costs=,"
-                " answer_by= or stop=: leave them out, or use engine=hf"
-            )
         if config.engine.holds_weights:
             self._survey.folders.fetch_all()
         needs = [
@@ -82,16 +77,6 @@ class Loaded:
             if self._engine.reaches(role)
         ]
         self._shared.expect(self._engine, needs)
-
-    def _small(self) -> Small | None:
-        """Return the draft model, where its tokens can only be verified inside a server that drafts by it."""
-        config = self.config
-        if "draft" not in config.draft.models() or not config.accept.needs - config.engine.offers:
-            return None
-        model, folder = config.draft.model, self._survey.folders.light["draft"]
-        at = f"@{model.revision}" if model.revision and not model.local else ""
-        length = self.draft_length or NESTED_LENGTH
-        return Small(f"{model.path}{at}", folder, length, config.adaptive)
 
     def load(self) -> None:
         """Load the models, if the engines are shared; a solver with its own ones has done so.

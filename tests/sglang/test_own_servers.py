@@ -96,9 +96,23 @@ def test_a_configuration_becomes_the_servers_commands() -> None:
     assert [one.role for one in planned("draft=none")] == ["target"]
 
 
+def test_lossless_tokens_need_one_server_that_drafts() -> None:
+    (server,) = planned("draft=tiny", "accept=lossless", "split=token", "draft_length=4")
+    asked = json.loads(server.variables["SEMSPEC_SGLANG"])
+    own = {"model": "embedded/tiny-draft", "length": 4, "adaptive": True}
+    assert asked == {"verification": {}, "drafting": {"lm": own}}
+    at = server.arguments.index("--speculative-algorithm")
+    assert server.arguments[at + 1 : at + 4] == (
+        "SEMSPEC_LM",
+        "--speculative-num-draft-tokens",
+        "5",
+    )
+
+
 def test_a_launch_refuses_what_the_run_would_refuse() -> None:
     for arguments, match in (
-        (("accept=lossless", "split=token"), "cannot give"),
+        (("accept=typical", "split=token"), "cannot give"),
+        (("accept=lossless", "split=token", "answer_by=target"), "knows no ahead="),
         (("target_port=x",), "target_port=x: give a port, 1 to 65535"),
         (("start=maybe", "draft=none"), "give true or false"),
     ):
