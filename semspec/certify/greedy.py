@@ -116,7 +116,6 @@ def beside(
 
 
 def texts_of(writer: Writer, prefixes: Sequence[Tokens], length: int) -> list[Tokens]:
-    """Return the greedy texts of a server."""
     return writer.write(prefixes, length, GREEDY)
 
 

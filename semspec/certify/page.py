@@ -26,7 +26,6 @@ ABOUT = {
 
 
 def certificate_page(found: Certificate) -> str:
-    """Return a certificate's page."""
     body = [
         _head(found),
         section("greedy", "Greedy", _greedy(found.shown)) if found.shown else "",

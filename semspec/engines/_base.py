@@ -55,7 +55,7 @@ class EngineBase(Plugin):
     def hosting(
         self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object], waits: bool = True
     ) -> Iterator[Self]:
-        """Yield the options unchanged: models need nothing but themselves."""
+        """Yield the options unchanged: nothing has to be started."""
         yield self
 
     def retire(self) -> None:

@@ -15,7 +15,7 @@ from semspec.engines.servers import Running
 # Seconds before each restart. A server that ends again after the last one, without being steady in between, is given up.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 STEADY = 60.0  # after so many seconds of answering, a server's count of restarts is reset
-LOOK = 0.5  # seconds between looks at the servers
+LOOK = 0.5  # seconds between checks of the servers
 
 News = Literal["restart", "given_up", "answers"]
 Hear = Callable[[News, str], object]  # takes what happened, and why

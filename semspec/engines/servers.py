@@ -34,7 +34,7 @@ from semspec.sglang_plugin.settings import VARIABLE
 from semspec.types import Role
 
 HERE = "127.0.0.1"
-OLDEST = (0, 5, 14)  # the first with the plugin entry point and every field that is read here
+OLDEST = (0, 5, 14)  # has the plugin entry point and every field that is read here
 INSTALL = 'pip install "sglang>=0.5.20"'
 # of the GPU's free memory, if the models are not placed by size
 SHARES: Mapping[Role, float] = {"target": 0.75, "draft": 0.7}
@@ -78,7 +78,7 @@ def planned(
     variables: Mapping[str, str] | None = None,
     shared: bool = True,
 ) -> Planned:
-    """Return the server of one model; in ``words``, further arguments, later ones override earlier ones."""
+    """Return the command of one model's server; ``words`` are further arguments, where later ones override earlier ones."""
     arguments = [python, "-m", "sglang.launch_server", "--model-path", model]
     if revision:
         arguments += ["--revision", revision]

@@ -292,9 +292,8 @@ class Sglang(EngineBase):
         if not all(isinstance(url, str) and url for url in listed):
             shown = without_passwords(given)
             raise UserError(f"engine.{role}_url={shown}: give http://HOST:PORT, or a list of them")
-        if any(
-            "@" in url and "://" not in url for url in listed
-        ):  # nothing would hide the password
+        # without a scheme, nothing would hide the password in messages
+        if any("@" in url and "://" not in url for url in listed):
             raise UserError(f"engine.{role}_url has no scheme: give http://USER:PASSWORD@HOST:PORT")
         return listed
 

@@ -31,7 +31,7 @@ ENDLESS = 1 << 30  # tokens, if SGLang has no limit
 RETRACTED = "managers.schedule_batch.Req.reset_for_retract"
 JUDGED = "semspec_judged"  # on a request: its steps are judged, so only its loop may add tokens
 HELD = "semspec_held"  # on such a request: a token taken back, and its place in the output
-LOOP = "semspec_loop"  # on a request: the loop that judges its steps, if the loop does not draft
+LOOP = "semspec_loop"  # on a request: the loop that judges its steps, if drafts are ``handed``
 RULES = "semspec_rules"  # on the target's runner: what requests ask of their verification
 
 

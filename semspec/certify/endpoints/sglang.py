@@ -12,8 +12,6 @@ from semspec.types import Sampling
 
 
 class Sglang(Ids):
-    """An SGLang server."""
-
     cheap = False
     kind = "sglang"
     listed = 64

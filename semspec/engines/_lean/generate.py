@@ -20,7 +20,7 @@ from semspec.engines._lean.model import Group, Model
 from semspec.engines._lean.step import Step
 from semspec.types import What
 
-FEW = 4  # tokens written while others wait: a batch of its own for every pass would not pay
+FEW = 4  # tokens written while others wait; giving way after each would cost more than it saves
 
 
 class Writer:

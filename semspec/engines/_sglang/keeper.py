@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-LOOK = 0.2  # seconds between looks at server and parent
+LOOK = 0.2  # seconds between checks of server and parent
 PATIENCE = 10.0  # seconds to wait for killed processes to disappear
 SUBREAPER, DEATH_SIGNAL = 36, 1  # PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG
 
