@@ -205,7 +205,7 @@ class Drafts:
             del self._sessions[next(iter(self._sessions))]
 
     def verified(self, rids: Sequence[str], width: int, logits: Any, states: Any) -> None:
-        """Take the result of a pass over the first ``width`` nodes of the last trees; accepted paths are known at the next draft."""
+        """Take a pass over the first ``width`` nodes of the last trees; accepted paths are only known at the next draft."""
         self.passes["plain" if width == 1 else "drafted"] += 1
         if self.rows.reads:
             self.rows.keep(rids, width, logits, states)

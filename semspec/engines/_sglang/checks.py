@@ -67,7 +67,7 @@ class Checks:
         await asyncio.shield(self._again[place])
 
     async def _check(self, place: Server) -> None:
-        """Raise UserError if a server has unusable settings, another model or another loop; lower the context limit to its own."""
+        """Raise UserError for unusable settings, another model or another loop; lower the context limit to the server's."""
         info = await place.info()
         identity.check_settings(info, place.name)
         if self.compares:
