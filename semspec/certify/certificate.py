@@ -1,4 +1,4 @@
-"""Make a certificate: greedy texts first, then drawn tokens, and the verdict on both."""
+"""Make a certificate: greedy texts first, then drawn tokens, then the verdict."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUSPICIONS = {
 
 @dataclass
 class Certificate:
-    """All that was found of one server."""
+    """All findings about one server."""
 
     name: str
     reference: str
@@ -37,9 +37,9 @@ class Certificate:
     greedy: greedy.Result | None = None
     sampled: sampled.Result | None = None
     places: list[list[int]] = field(default_factory=list)
-    cells: list[dict[str, Any]] = field(default_factory=list)  # of the least likely prefix
+    cells: list[dict[str, Any]] = field(default_factory=list)  # of the prefix with the smallest p
     shown: dict[str, Any] = field(default_factory=dict)  # the greedy part, with texts
-    drafts: Drafts | None = None  # while tokens were drawn; None: not told
+    drafts: Drafts | None = None  # while tokens were drawn; None: the server does not say
 
     @property
     def verdict(self) -> Verdict:
@@ -51,12 +51,12 @@ class Certificate:
         return "as the model" if parts else "not tested"
 
     def suspicions(self) -> list[tuple[Test, str]]:
-        """List the tests that failed, the strongest first, each with what it suggests."""
+        """Return the tests that failed, the most telling first, each with what it suggests."""
         if self.sampled is None or not self.sampled.faulty:
             return []
         limit = self.sampled.alpha * (1 - sampled.EARLY)
         failed = [t for t in self.sampled.tests if t.adjusted is not None and t.adjusted <= limit]
-        # what explains the others stands first
+        # tests that would explain the others come first
         order = ("outside", "neighbours", "rounds", "places", "cells", "all")
         failed.sort(key=lambda t: (order.index(t.about), t.adjusted, t.prefix or 0))
         return [(t, SUSPICIONS[t.about]) for t in failed]
@@ -75,7 +75,10 @@ def make(
     length: int,
     tie: float,
 ) -> Certificate:
-    """Ask, count, and decide. ``reference`` tells distributions, ``other`` only writes; one of them is there."""
+    """Run the checks and return the certificate.
+
+    ``reference`` gives the model's distributions, ``other`` only writes text; at least one of them must be given.
+    """
     held = reference if reference is not None else other
     assert held is not None
     certificate = Certificate(writer.name, held.name, ask.sampling, list(prompts))
@@ -125,7 +128,7 @@ def _greedy(
 
 
 def _logprobs_of(reference: Reference) -> Callable[[Tokens, Token], Mapping[Token, float]]:
-    """Return what tells the log-probabilities after one prefix."""
+    """Return a function that gives the log-probabilities after one prefix."""
     return lambda prefix, also: reference.logprobs([prefix], [also])[0]
 
 
@@ -149,7 +152,7 @@ def _sampled(
 
     drafts = writer.drafts if isinstance(writer, Drafting) else None
     if drafts is not None:
-        drafts()  # those of the greedy texts
+        drafts()  # discard the counts of the greedy texts
 
     def source(number: int) -> tuple[list[Tokens], list[Tokens]]:
         own, others = record.once(f"round {number}", lambda: asking(number))
@@ -187,7 +190,7 @@ def _cells(counted: sampled.AgainstLaw, at: int, writer: Writer) -> list[dict[st
 
 
 def sentences(certificate: Certificate) -> list[str]:
-    """Say what was found, in words that claim no more than was tested."""
+    """Return the findings as sentences that claim no more than was tested."""
     said = {
         "faulty": "FAULTY: the output is not distributed as the model's.",
         "as the model": "No fault found: as far as tested, the output is distributed as the model's.",
@@ -253,7 +256,7 @@ def _p(value: float | None) -> str:
 
 
 def as_json(certificate: Certificate) -> dict[str, Any]:
-    """Return certificate.json."""
+    """Return the content of certificate.json."""
     found = certificate.sampled
     return {
         "verdict": certificate.verdict,

@@ -1,7 +1,7 @@
 """Greedy text: does a server write, token for token, what the model alone would?
 
-Where the reference tells log-probabilities, it reads the server's own text: every token has to be the likeliest one
-there, or as good as that. Where it is another server, the two texts are compared up to their first difference.
+A reference that gives log-probabilities reads the server's own text: each token must be the most likely one, or tie with
+it. With another server as reference, the two texts are compared up to their first difference.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ GREEDY = Sampling(0.0)
 
 @dataclass(frozen=True)
 class Difference:
-    """A place where the server wrote another token than the reference would."""
+    """A place where the server's token differs from the reference's."""
 
     at: int  # tokens after the prompt
     wrote: Token
     expected: Token
-    wrote_logprob: float | None  # by the reference; None: it does not list the token
+    wrote_logprob: float | None  # by the reference; None: the reference does not list the token
     expected_logprob: float | None
 
     @property
     def gap(self) -> float | None:
-        """Return by how much the written token is less likely, in nats; None if that is not known."""
+        """How much less likely the written token is, in nats; None if unknown."""
         if self.wrote_logprob is None or self.expected_logprob is None:
             return None
         return self.expected_logprob - self.wrote_logprob
@@ -43,16 +43,16 @@ class Compared:
     tokens: int  # compared
     agreed: int
     first: Difference | None = None
-    worst: Difference | None = None  # of all places, in the whole text where the reference reads it
+    worst: Difference | None = None  # of the whole text if the reference reads it
     ties: int = 0  # differences within the tolerance
     faults: int = 0
-    unknown: int = 0  # differences whose log-probabilities nobody tells
+    unknown: int = 0  # differences without log-probabilities
 
     def add(self, one: Difference, tie: float) -> None:
         self.first = self.first or one
         if one.gap is None and one.expected_logprob is None:
             self.unknown += 1
-        elif one.gap is None:  # less likely than anything that the reference lists
+        elif one.gap is None:  # less likely than every token that the reference lists
             self.faults += 1
             self.worst = one
         else:
@@ -83,7 +83,7 @@ class Result:
 def read_by(
     reference: Reference, number: int, prefix: Tokens, text: Tokens, tie: float
 ) -> Compared:
-    """Compare a text with what the reference finds likeliest at each of its places."""
+    """Compare each token of a text with the reference's most likely token there."""
     nodes = [(*prefix, *text[:i]) for i in range(len(text))]
     compared = Compared(number, len(text), 0)
     for at, (token, known) in enumerate(zip(text, reference.logprobs(nodes, text), strict=True)):
@@ -103,7 +103,7 @@ def beside(
     logprobs: Callable[[Tokens, Token], Mapping[Token, float]] | None,
     tie: float,
 ) -> Compared:
-    """Compare two servers' texts up to the first difference; ``logprobs`` tells both tokens' there."""
+    """Compare two servers' texts up to the first difference; ``logprobs`` gives log-probabilities there."""
     pairs = list(zip(text, other, strict=False))
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if at is None:
@@ -116,7 +116,6 @@ def beside(
 
 
 def texts_of(writer: Writer, prefixes: Sequence[Tokens], length: int) -> list[Tokens]:
-    """Return the greedy texts of a server."""
     return writer.write(prefixes, length, GREEDY)
 
 

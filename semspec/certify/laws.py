@@ -1,8 +1,8 @@
-"""The model's next-token distributions, and the cells that outcomes of several tokens are counted in.
+"""The model's next-token distributions, and cells to count outcomes of several tokens in.
 
-A *law* is what a token is drawn from: after temperature, top-k, top-p and min-p, in the order of
-``decoding.sampling``. An *outcome* is the next k tokens after a prefix; there are too many to count each, so a
-``Partition`` follows the likeliest ones and puts the others together.
+A *law* is the distribution that a token is drawn from: after temperature, top-k, top-p and min-p, in the order of
+``decoding.sampling``. An *outcome* is the next k tokens after a prefix. There are too many outcomes to count each, so
+a ``Partition`` follows the most likely tokens and lumps the others together.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from semspec.deferred import Tensor
 from semspec.errors import UserError
 from semspec.types import Sampling
 
-Token = int | str  # its number, or its text where a server tells nothing else
+Token = int | str  # its id, or its text if a server reports nothing else
 Tokens = tuple[Token, ...]
 
-END: Token = "\0end"  # an outcome that is shorter than asked: the end of the text
-LISTED = 64  # tokens of a law that are told apart
-UNSURE = 0.002  # of the mass may be uncertain where a server lists only its likeliest tokens
-NOTHING = 1e-9  # a probability below it is rounding
-AHEAD = 4  # nodes whose laws are asked for together
+END: Token = "\0end"  # ends an outcome that is shorter than asked: the end of the text
+LISTED = 64  # the most tokens that a law lists one by one
+UNSURE = 0.002  # so much of the mass may be uncertain if a server lists only its most likely tokens
+NOTHING = 1e-9  # a smaller probability is rounding
+AHEAD = 4  # nodes whose laws are requested together
 
 
 @dataclass(frozen=True)
 class Law:
-    """The likeliest next tokens in descending order, and the mass of all others."""
+    """The most likely next tokens in descending order, and the total mass of all others."""
 
     tokens: Tokens
     probs: tuple[float, ...]
@@ -43,17 +43,17 @@ class Law:
         object.__setattr__(self, "_before", tuple(accumulate(self.probs, initial=0.0)))
 
     def of(self, token: Token) -> float:
-        """Return a token's probability; 0 for one that is not listed."""
+        """Return a token's probability; 0 if it is not listed."""
         return self.probs[at] if (at := self._at.get(token)) is not None else 0.0
 
     def possible(self, token: Token) -> bool:
-        """Say whether the token can be drawn at all."""
+        """Return whether the token can be drawn at all."""
         return token in self._at or self.rest > NOTHING
 
     def place(self, token: Token, uniform: float) -> float:
-        """Return the share of the mass before the token and a random part of its own.
+        """Return the mass of all more likely tokens plus the share ``uniform`` of the token's own mass.
 
-        Of tokens that are drawn from the law it is uniform between 0 and 1, whatever the law (Rosenblatt 1952).
+        For tokens drawn from the law, this is uniform between 0 and 1, whatever the law (Rosenblatt 1952).
         """
         at = self._at.get(token)
         if at is None:
@@ -62,7 +62,7 @@ class Law:
 
 
 def with_end(law: Law, ends: frozenset[Token]) -> Law:
-    """Return the law with all tokens that end a text as the one that outcomes show."""
+    """Return the law with all tokens that end a text merged into END."""
     if not ends & set(law.tokens):
         return law
     probs = {t: p for t, p in zip(law.tokens, law.probs, strict=True) if t not in ends}
@@ -81,23 +81,23 @@ def law_of_row(logits: Tensor, sampling: Sampling) -> Law:
 
 
 def law_of_likeliest(logprobs: Mapping[Token, float], sampling: Sampling) -> Law:
-    """Return the law, given the log-probabilities of the likeliest tokens only, at temperature 1.
+    """Return the law, given only the log-probabilities of the most likely tokens at temperature 1.
 
-    Raise UserError if they leave it open: what unlisted tokens weigh at another temperature is only
-    bounded, by how much the least likely listed token weighs.
+    Raise UserError if they do not determine it: at another temperature, the mass of the unlisted tokens is only
+    bounded, by the weight of the least likely listed token.
     """
     if not logprobs:
         raise UserError("the server lists no log-probabilities: give reference=FOLDER_OR_URL")
     ordered = sorted(logprobs.items(), key=lambda one: -one[1])
     raw = [math.exp(value) for _, value in ordered]
     least, rest = raw[-1], max(0.0, 1.0 - math.fsum(raw))
-    if rest < 1e-5:  # rounding of as many numbers
+    if rest < 1e-5:  # rounding of so many numbers
         rest = 0.0
     if sampling.greedy:
         return Law((ordered[0][0],), (1.0,))
     power = 1.0 / sampling.temperature
     weights = [p**power for p in raw]
-    # the others weigh at most this, each being at most as likely as the last one that is listed
+    # an upper bound on the weight of the others: each is at most as likely as the last listed token
     tail = rest if power == 1.0 else rest * least ** (power - 1.0) if power > 1.0 else math.inf
     tail = 0.0 if rest == 0.0 else tail
     if 0 < sampling.top_k <= len(weights):
@@ -134,25 +134,25 @@ def _open(sampling: Sampling, listed: int) -> UserError:
     )
 
 
-Laws = Callable[[Sequence[Tokens]], Sequence[Law]]  # of the tokens after each of these prefixes
+Laws = Callable[[Sequence[Tokens]], Sequence[Law]]  # takes prefixes; the law after each
 
 
 class Partition:
-    """Cells of the outcomes after one prefix: a tree that follows the likeliest tokens.
+    """Cells of the outcomes after one prefix: a tree that follows the most likely tokens.
 
-    A cell is an outcome, or all outcomes that begin with the same tokens, or those that go on from them with
-    any token that has no cell of its own.
+    A cell is a single outcome, or all outcomes that begin with the same tokens, or all outcomes that continue such a
+    beginning with a token that has no cell of its own.
     """
 
     def __init__(self, laws: Laws, prefix: Tokens, length: int, most: int, least: float) -> None:
-        """``most``: cells, about; ``least``: probability that a cell of its own has to have."""
+        """``most``: the approximate number of cells. ``least``: the smallest probability of a separate cell."""
         self.length = length
         least = max(least, 0.5 / most)
         self.probs: list[float] = []
-        self._cells: dict[Tokens, int] = {}  # outcomes, or their beginnings
-        self._others: dict[Tokens, int] = {}  # expanded nodes: all other tokens there
+        self._cells: dict[Tokens, int] = {}  # by outcome, or beginning of outcomes
+        self._others: dict[Tokens, int] = {}  # by expanded node: the cell of all other tokens there
         frontier: list[tuple[float, Tokens]] = [(-1.0, ())]
-        done = 0  # cells that no further token splits
+        done = 0  # cells that are not split any further
         while frontier and done + len(frontier) < most and -frontier[0][0] > least:
             taken = [heapq.heappop(frontier) for _ in range(min(AHEAD, len(frontier)))]
             again = [one for one in taken if -one[0] <= least]
@@ -181,23 +181,23 @@ class Partition:
         return len(self.probs) - 1
 
     def cell(self, outcome: Tokens) -> int:
-        """Return the number of an outcome's cell."""
+        """Return the index of an outcome's cell."""
         for depth in range(len(outcome) + 1):
             path = outcome[:depth]
             if path in self._cells:
                 return self._cells[path]
             if path not in self._others:
                 return self._others[path[:-1]]
-        return self._others[outcome]  # shorter than any cell: nothing asks the model for that
+        return self._others[outcome]  # shorter than any cell; no caller counts such an outcome
 
     def depth(self) -> float:
-        """Return how many of the next tokens the cells tell apart, on average over the law."""
+        """Return how many of the next tokens the cells distinguish, on average over the law."""
         told = ((len(path), self.probs[at]) for path, at in self._cells.items())
         others = ((len(path) + 1, self.probs[at]) for path, at in self._others.items())
         return math.fsum(n * p for n, p in told) + math.fsum(n * p for n, p in others)
 
     def name(self, cell: int) -> tuple[Tokens, bool]:
-        """Return the tokens that a cell's outcomes begin with, and if these are all others after them."""
+        """Return the tokens that a cell's outcomes begin with, and True if it is the cell of all other tokens after them."""
         for path, at in self._cells.items():
             if at == cell:
                 return path, False

@@ -1,4 +1,4 @@
-"""The certificate as one HTML file in the reports' style."""
+"""Render a certificate as one HTML file in the reports' style."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ ABOUT = {
 
 
 def certificate_page(found: Certificate) -> str:
-    """Return the page."""
     body = [
         _head(found),
         section("greedy", "Greedy", _greedy(found.shown)) if found.shown else "",
@@ -133,7 +132,7 @@ def _test(test: Test) -> list[str]:
 
 
 def _places(places: Sequence[Sequence[int]]) -> str:
-    """Draw where tokens lie in their distributions, over all of an outcome's tokens."""
+    """Return a chart of the tokens' places in their distributions, over all tokens of the outcomes."""
     counts = [sum(own) for own in zip(*places, strict=True)]
     total = sum(counts)
     if not total:

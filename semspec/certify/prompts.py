@@ -1,4 +1,4 @@
-"""The prefixes that a server is asked to go on from."""
+"""The prompts that a server is asked to continue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from semspec.errors import UserError
 from semspec.storage.files import parse
 
-# half of them leave open how they go on; the others repeat themselves, so that what copies has something to copy
+# half of them have open continuations; the others repeat themselves, so that drafters that copy find something to copy
 PROMPTS = (
     "Once upon a time, in a village by the sea, there lived a",
     "The three most important things when one learns a language are",
@@ -16,11 +16,11 @@ PROMPTS = (
     "The red house, the blue house, the red house, the green house, the",
     "12, 14, 13, 15, 12, 14, 13, 16, 12, 14,",
 )
-LARGEST = 16 << 20  # bytes of a file
+LARGEST = 16 << 20  # the most bytes of a file
 
 
 def read_prompts(file: str) -> list[str]:
-    """Return the prompts of a file: a text on every line, or JSON lines with ``prompt`` or ``turns``."""
+    """Return a file's prompts (one text per line, or JSON lines with ``prompt`` or ``turns``); PROMPTS without a file."""
     if not file:
         return list(PROMPTS)
     path = Path(file).expanduser()

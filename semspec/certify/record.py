@@ -1,10 +1,10 @@
-"""The folder of a certificate: what was asked, every answer as it came, and what follows from them.
+"""The folder of a certificate: the options, every answer, and the results.
 
-config.json       the options; another start has to share them
-samples.jsonl     a line a round of drawn tokens, and one for greedy texts: a kill loses one round at most
-laws.jsonl        distributions that took requests to learn
+config.json       the options; a resumed run must have the same
+samples.jsonl     a line for each round of drawn tokens and each greedy text: a kill loses at most one round
+laws.jsonl        distributions that cost requests to learn
 certificate.json  the verdict and all figures
-report.html       the same to look at
+report.html       the same as a page
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from semspec.storage.files import (
 from semspec.storage.lock import FolderLock
 
 CERTIFICATE, REPORT = "certificate.json", "report.html"
-MARK = "certify"  # in config.json, before the options
+MARK = "certify"  # the key of the options in config.json
 
 
 class Record:
-    """A folder that is held by this process; earlier answers come back as if they were asked again."""
+    """A folder that this process has locked; it replays answers that an earlier process stored."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -68,14 +68,14 @@ class Record:
             not (self.folder / "samples.jsonl").exists()
             or not (self.folder / "samples.jsonl").stat().st_size
         ):
-            write_json(file, {MARK: options})  # nothing was answered under the former ones
+            write_json(file, {MARK: options})  # no answers under the old options yet
         elif unlike := difference(known, options):
             raise UserError(
                 f"{self.folder} was begun with other options ({unlike}): give another out="
             )
 
     def once(self, name: str, ask: Callable[[], Any]) -> Any:
-        """Return what was kept under a name, or ask and keep it."""
+        """Return the value stored under a name; if there is none, call ``ask`` and store its result."""
         if name not in self._lines:
             value = ask()
             with os_errors_as_user_errors(self.folder):
@@ -99,7 +99,7 @@ class Record:
 
 
 def tokens_of(value: Any) -> list[Tokens]:
-    """Return outcomes as they were before they became JSON."""
+    """Return outcomes read from JSON as tuples."""
     return [tuple(one) for one in value]
 
 

@@ -1,6 +1,6 @@
-"""Relaxed on purpose: does a server solve problems as its reference does, within a margin?
+"""Servers that are relaxed on purpose: do they solve problems as well as their reference, within a margin?
 
-A relaxed rule changes texts, so they are not compared. Both servers solve the same problems, and what a user would notice
+A relaxed rule changes texts, so texts are not compared. Both servers solve the same problems, and what a user would notice
 is tested for equivalence (``results/equivalence.py``): answers, their lengths, and how many are cut off.
 """
 
@@ -26,7 +26,7 @@ SIDES = ("server", "reference")
 
 @dataclass(frozen=True)
 class Chat:
-    """A server with ``/v1/chat/completions``, and what every request to it has."""
+    """A server with ``/v1/chat/completions``, and the fields of every request to it."""
 
     client: Client
     model: str
@@ -59,7 +59,7 @@ class Chat:
 
 @dataclass
 class Relaxed:
-    """What was found of one server beside its reference."""
+    """The findings about one server compared with its reference."""
 
     name: str
     reference: str
@@ -88,9 +88,9 @@ def make(
     record: Record,
     steps: Steps,
 ) -> Relaxed:
-    """Let both servers solve the problems, and compare what they answer.
+    """Let both servers solve the problems, and compare their answers.
 
-    The two take turns in groups, so that whatever slows the machine down hits both.
+    They take turns in groups of problems, so that anything that slows the machine down affects both.
     """
     asked = list(islice(benchmark.problems(), problems))
     answers: dict[str, list[Answer]] = {side: [] for side in SIDES}
@@ -116,7 +116,7 @@ def _told(
     record: Record,
     pool: ThreadPoolExecutor,
 ) -> list[dict[str, Any]]:
-    """Return a group's answers; each is kept as soon as all of the group are there."""
+    """Return a group's answers, which are stored once all of the group are there."""
 
     def ask() -> list[dict[str, Any]]:
         return list(pool.map(lambda one: chat.ask(one[1], one[0]), group))
@@ -133,7 +133,7 @@ def _answer(benchmark: Any, problem: BenchmarkProblem, told: Mapping[str, Any]) 
 
 
 def sentences(found: Relaxed) -> list[str]:
-    """Say what was found, in words that claim no more than was tested."""
+    """Return the findings as sentences that claim no more than was tested."""
     said = {
         "beyond the margin": f"BEYOND THE MARGIN: it does not solve {found.benchmark} as its reference does.",
         "equivalent": f"Equivalent: it solves {found.benchmark} as its reference does, within the margin.",
@@ -146,7 +146,7 @@ def sentences(found: Relaxed) -> list[str]:
 
 
 def as_json(found: Relaxed) -> dict[str, Any]:
-    """Return certificate.json."""
+    """Return the content of certificate.json."""
     return {
         "verdict": found.verdict,
         "server": found.name,

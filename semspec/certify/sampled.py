@@ -1,8 +1,8 @@
-"""Drawn tokens: is what a server writes after some prefixes distributed as the model says?
+"""Drawn tokens: is a server's output after some prefixes distributed as the model says?
 
-The next k tokens after every prefix are counted in cells of the law (``laws.Partition``), and every token is placed in
-the distribution that it should have been drawn from (its *place*, uniform if it was). Against a reference server
-whose law is not known, the outcomes of both are counted in cells of their common distribution.
+The next k tokens after each prefix are counted in cells of the law (``laws.Partition``), and each token gets its *place* in
+the distribution that it should have been drawn from; places are uniform if it was. If the reference is a server whose law is
+unknown, the outcomes of both servers are counted in cells of their pooled distribution.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from semspec.errors import UserError
 from semspec.results.significance import holm
 from semspec.types import Sampling
 
-PLACES = 10  # bins of the places
-SLACK = 1e-3  # of the outcomes may leave the law's support: two programs' rounding at a cut
-EARLY = 0.2  # of the error rate is for stopping early
-FEWEST = 40  # outcomes a prefix, below which nothing is said
+PLACES = 10  # bins for the places
+SLACK = 1e-3  # share of outcomes that may leave the law's support, as programs round differently at a cut
+EARLY = 0.2  # share of the error rate that is spent on stopping early
+FEWEST = 40  # with fewer outcomes per prefix, no verdict is given
 
 Outcomes = Sequence[Tokens]  # of one round: ``Ask.batch`` after each prefix, prefix by prefix
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What is asked of a server, and how surely it is to be known."""
+    """What is asked of a server, and how certain the result must be."""
 
     sampling: Sampling
     length: int = 8  # tokens of an outcome
-    alpha: float = 0.01  # chance that an honest server is called faulty
-    power: float = 0.9  # chance that a law at the distance ``detect`` is found
+    alpha: float = 0.01  # probability that an honest server is called faulty
+    power: float = 0.9  # probability that a law at the distance ``detect`` is found
     detect: float = 0.1  # total variation
-    budget: int = 200_000  # tokens to be written at most
-    cells: int = 24  # of each prefix, about
-    batch: int = 16  # requests a prefix and round
+    budget: int = 200_000  # the most tokens to be written
+    cells: int = 24  # of each prefix, approximately
+    batch: int = 16  # requests per prefix and round
 
 
 @dataclass(frozen=True)
 class Test:
-    """One suspicion and what the counts say of it."""
+    """One suspicion and what the counts say about it."""
 
     about: str  # cells, places, all, neighbours, rounds, outside
-    prefix: int | None  # its number; of places, the token's; None: all
+    prefix: int | None  # the prefix's number (for places, the token's); None: all
     outcomes: int
     found: Found
-    adjusted: float | None = None  # by Holm, over all tests of the certificate
+    adjusted: float | None = None  # p corrected by Holm over all tests of the certificate
     detectable: float | None = None  # total variation
 
 
@@ -62,18 +62,18 @@ class Test:
 class Result:
     """The sampled part of a certificate."""
 
-    outcomes: int  # a prefix
+    outcomes: int  # per prefix
     planned: int
     tokens: int
-    log_evidence: float  # natural logarithm; of the whole, at the end
+    log_evidence: float  # natural logarithm of the total evidence, at the end
     stopped: str  # evidence, complete, budget
     faulty: bool
     tests: list[Test]
     detectable: float  # total variation that would have been found at any one prefix
-    detectable_place: float | None  # likewise of the places, which all prefixes share
+    detectable_place: float | None  # likewise for the places, which all prefixes share
     power: float
     alpha: float
-    depth: float  # tokens that the cells tell apart, on average
+    depth: float  # tokens that the cells distinguish, on average
     notes: list[str] = field(default_factory=list)
 
 
@@ -128,7 +128,7 @@ class AgainstLaw:
             if self._before is not None:
                 self._compare("rounds", at, zip(cells, self._before[at], strict=False))
             now.append(cells)
-        # a round is compared with the one before it only once, or the pairs would share outcomes
+        # each round is in only one comparison, or the pairs would share outcomes
         self._before = now if self._before is None else None
         self._seen += batch
 
@@ -145,11 +145,11 @@ class AgainstLaw:
                 yield (*prefix, *outcome[:depth])
 
     def _place(self, prefix: Tokens, outcome: Tokens, number: str) -> bool:
-        """Count the places of an outcome's tokens; return True if one of them cannot be drawn."""
+        """Count the places of an outcome's tokens; return True if a token cannot be drawn."""
         rng = random.Random(f"place {number}")
         for depth, token in enumerate(outcome):
             law = self.known.laws.get((*prefix, *outcome[:depth]))
-            if law is None:  # known or not, that depends on the tokens before only
+            if law is None:  # no bias: whether it is known depends only on the tokens before
                 return False
             if not law.possible(token):
                 return True
@@ -158,7 +158,7 @@ class AgainstLaw:
         return False
 
     def log_evidence(self) -> float:
-        """Mix the evidence of every test with that of all prefixes together: each is a martingale."""
+        """Return the log of the average of two martingales: the mean evidence of all tests, and the product over prefixes."""
         each = [one.log() for one in self.cells]
         rest = [*self.places, self.outside, *self.alike["neighbours"], *self.alike["rounds"]]
         single = statistics.log_mean([*each, *(one.log() for one in rest)])
@@ -198,7 +198,7 @@ class AgainstLaw:
 
 @dataclass
 class KnownLaws:
-    """Laws by prefix, and who wants to know of new ones: they are kept if they are dear."""
+    """Laws by prefix; ``keep`` stores new ones if the reference is not ``cheap``."""
 
     laws: dict[Tokens, Law] = field(default_factory=dict)
     keep: Callable[[Mapping[Tokens, Law]], None] | None = None
@@ -216,7 +216,7 @@ class KnownLaws:
 
 
 class AgainstSample:
-    """Outcomes of two servers, against each other."""
+    """Outcomes of two servers, compared with each other."""
 
     def __init__(self, prefixes: Sequence[Tokens], ask: Ask) -> None:
         self.prefixes, self.ask = prefixes, ask
@@ -248,7 +248,7 @@ class AgainstSample:
         return statistics.log_mean([one.log for each in self.pairings for one in each])
 
     def _cells(self, at: int) -> tuple[np.ndarray, np.ndarray, float]:
-        """Count both samples in cells that are made of the two together: they do not know whose is what."""
+        """Count both samples in cells made from the two together, and return both counts and the cells' depth."""
         both = [*self.own[at], *self.others[at]]
 
         def laws(nodes: Sequence[Tokens]) -> list[Law]:
@@ -283,11 +283,12 @@ def _empirical(outcomes: Sequence[Tokens], node: Tokens) -> Law:
     return Law(tuple(t for t, _ in ordered), tuple(n / total for _, n in ordered))
 
 
-Source = Callable[[int], tuple[Outcomes, Outcomes]]  # a round's outcomes, of both servers if two
+# given a round's number, its outcomes and those of the reference server (none without one)
+Source = Callable[[int], tuple[Outcomes, Outcomes]]
 
 
 def plan(counted: AgainstLaw | AgainstSample, ask: Ask) -> int:
-    """Return the rounds that are needed, as far as the budget goes; UserError if that is next to nothing."""
+    """Return how many rounds are needed, within the budget; raise UserError if the budget is far too small."""
     samples = 2 if isinstance(counted, AgainstSample) else 1
     level = ask.alpha * (1 - EARLY) / counted.tests_planned
     outcomes = statistics.needed(ask.detect, counted.freedom(), level, ask.power, samples)
@@ -305,7 +306,7 @@ def plan(counted: AgainstLaw | AgainstSample, ask: Ask) -> int:
 def examine(
     counted: AgainstLaw | AgainstSample, ask: Ask, source: Source, progress: Callable[[int], None]
 ) -> Result:
-    """Count rounds until the evidence is enough, or all are there; return what they say."""
+    """Count rounds until the evidence is sufficient or all rounds are done, and return the result."""
     rounds = plan(counted, ask)
     samples = 2 if isinstance(counted, AgainstSample) else 1
     enough, done, stopped = -math.log(EARLY * ask.alpha), 0, "complete"
@@ -327,10 +328,10 @@ def conclude(
     stopped: str,
     samples: int,
 ) -> Result:
-    """Return the result of the rounds that are there."""
+    """Return the result of the rounds counted so far."""
     late = ask.alpha * (1 - EARLY)
     early = stopped == "evidence"
-    # after an early stop the tests only describe: the evidence has decided
+    # after an early stop the tests only describe, because the evidence has decided
     tests = counted.tests(late, ask.power, 0 if early else statistics.DRAWS)
     adjusted = holm([test.found.p for test in tests])
     tests = [

@@ -1,9 +1,9 @@
-"""The tests of a certificate: exact at any time, or at its end; and what they would have found.
+"""The tests of a certificate, valid at any time or at its end, and the faults that they can detect.
 
-Two kinds share the error rate. *Evidence* is a nonnegative martingale that starts at 1 if the law is right, so it
-may be looked at after every batch: it exceeds 1/alpha with a probability of at most alpha, ever (Ville 1939). At the
-end there are chi-square tests, one for each prefix, place and suspicion, corrected by Holm. Chi-square's
-approximation is trusted far from the threshold only; near it the statistic is drawn again from the law.
+Two kinds of tests share the error rate. *Evidence* is a nonnegative martingale that starts at 1 if the law is right, so
+it may be checked after every batch: the probability that it ever exceeds 1/alpha is at most alpha (Ville 1939). At the
+end there are chi-square tests, one for each prefix, place and suspicion, corrected by Holm. The chi-square approximation
+is trusted only far from the threshold; near it, the statistic is simulated from the law.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import numpy as np
 from scipy import special
 from scipy.optimize import brentq
 
-LEAST = 5.0  # counts that a cell must be expected to have
-NEAR = 0.05  # p-values below it are drawn anew
-DRAWS = 20_000
+LEAST = 5.0  # the lowest expected count of a cell
+NEAR = 0.05  # smaller p-values are simulated
+DRAWS = 20_000  # simulations
+# of the prior belief in the law, in counts: for large, medium and small faults
 STRENGTHS = (
     5.0,
     50.0,
     500.0,
-)  # of the belief in the law, in counts: for large, middling, small faults
+)
 
 Counts = Sequence[int]
 Probs = Sequence[float]
@@ -39,7 +40,7 @@ class Found:
 
 
 def pooled(probs: Probs, n: int, least: float = LEAST) -> list[int]:
-    """Return for each cell the pool that it is counted in: cells that are expected too rarely share one."""
+    """Return the pool of each cell; cells with too low an expected count share one."""
     pools = [-1] * len(probs)
     kept = [i for i, p in enumerate(probs) if p * n >= least]
     for number, i in enumerate(kept):
@@ -47,13 +48,13 @@ def pooled(probs: Probs, n: int, least: float = LEAST) -> list[int]:
     rare = math.fsum(p for i, p in enumerate(probs) if pools[i] < 0) * n
     if not kept:
         return [0] * len(probs)
-    # what is still too rare goes to the rarest cell that is not
+    # if the shared pool is still too rare, it joins the rarest of the other cells
     last = len(kept) if rare >= least else pools[min(kept, key=lambda i: probs[i])]
     return [last if pool < 0 else pool for pool in pools]
 
 
 def add_up(values: Sequence[float], pools: Sequence[int]) -> np.ndarray:
-    """Add values up by pool."""
+    """Return the sum of the values in each pool."""
     return np.bincount(pools, weights=np.asarray(values, float))
 
 
@@ -64,14 +65,14 @@ def statistic(counts: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Cells:
-    """Counts in cells and the probability of each: one group of a test."""
+    """Counts in cells and the probability of each cell: one group of a test."""
 
     counts: np.ndarray
     probs: np.ndarray
 
     @classmethod
     def of(cls, counts: Counts, probs: Probs) -> Cells:
-        """Pool cells that are expected too rarely."""
+        """Pool the cells with too low an expected count."""
         pools = pooled(probs, sum(counts))
         shares = add_up(probs, pools)
         return cls(add_up([float(c) for c in counts], pools), shares / shares.sum())
@@ -88,14 +89,14 @@ class Cells:
         return float(statistic(self.counts, self.n * self.probs))
 
     def draws(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """Return the statistic of as many counts again, drawn from the law."""
+        """Return ``count`` simulated values of the statistic, for as many outcomes drawn from the law."""
         return statistic(rng.multinomial(self.n, self.probs, count), self.n * self.probs)
 
 
 def chi_square(groups: Sequence[Cells], rng: np.random.Generator, draws: int = DRAWS) -> Found:
-    """Test if all groups' counts are drawn from their laws, by the sum of their statistics.
+    """Test whether all groups' counts are drawn from their laws, by the sum of their statistics.
 
-    ``draws``: with 0, chi-square's approximation is taken as it is.
+    ``draws``: the number of simulations near the threshold; 0: use only the chi-square approximation.
     """
     used = [group for group in groups if group.freedom > 0 and group.n > 0]
     freedom = sum(group.freedom for group in used)
@@ -112,7 +113,7 @@ def chi_square(groups: Sequence[Cells], rng: np.random.Generator, draws: int = D
 def same_source(
     a: np.ndarray, b: np.ndarray, rng: np.random.Generator, draws: int = DRAWS
 ) -> Found:
-    """Test if two samples' counts in the same cells come from one distribution, which is not known."""
+    """Test whether two samples' counts in the same cells come from one unknown distribution."""
     total, n_a, n_b = a + b, a.sum(), b.sum()
     n = n_a + n_b
     if len(total) < 2 or not n_a or not n_b:
@@ -124,28 +125,28 @@ def same_source(
 
     value, freedom = float(value_of(a)), len(total) - 1
     p = float(special.chdtrc(freedom, value))
-    if p < NEAR and draws:  # all ways to deal the outcomes to the two servers
+    if p < NEAR and draws:  # simulate random ways to deal the outcomes to the two servers
         again = value_of(rng.multivariate_hypergeometric(total.astype(int), int(n_a), draws))
         p = (1 + int((again >= value - 1e-9).sum())) / (draws + 1)
     return Found(value, freedom, p)
 
 
 def too_many(seen: int, chances: Sequence[tuple[int, float]]) -> Found:
-    """Test if something came more often than in independent trials: pairs of (trials, probability)."""
+    """Test whether an event was seen too often for independent trials; ``chances``: pairs of (trials, probability)."""
     mean = math.fsum(n * p for n, p in chances)
     trials = sum(n for n, _ in chances)
     if not trials:
         return Found(0.0, 0, 1.0)
-    # trials of unequal chances spread less than as many of their mean (Hoeffding 1956): on the safe side
+    # conservative: trials with unequal probabilities spread less than trials with their mean (Hoeffding 1956)
     p = 1.0 if seen <= mean else float(special.betainc(seen, trials - seen + 1, mean / trials))
     return Found(float(seen), 1, p)
 
 
 @dataclass
 class Evidence:
-    """How much better counts were predicted by what was counted before than by the law.
+    """How much better earlier outcomes predicted the next ones than the law did.
 
-    The prediction mixes the law with the counts so far: a Dirichlet prior at the law, of several strengths.
+    The prediction mixes the law with the counts so far: a Dirichlet prior centred on the law, with several strengths.
     """
 
     probs: Sequence[float]
@@ -157,16 +158,15 @@ class Evidence:
         self._known = law > 0
         law = law[self._known] / law.sum()
         self._logs = np.log(law)
-        self._prior = np.multiply.outer(
-            np.array(STRENGTHS), law
-        )  # counts that the belief stands for
+        # pseudo-counts of the prior, by strength
+        self._prior = np.multiply.outer(np.array(STRENGTHS), law)
         self._before = special.gammaln(self._prior).sum(-1)
 
     def add(self, cell: int) -> None:
         self.counts[cell] += 1
 
     def log(self) -> float:
-        """Return its logarithm."""
+        """Return the natural logarithm of the evidence."""
         counts = np.asarray(self.counts, float)
         if counts[~self._known].any():
             return math.inf
@@ -190,8 +190,8 @@ def log_mean(logs: Sequence[float]) -> float:
 class Pairing:
     """Evidence that two sources differ, without knowing either law.
 
-    An outcome of each is taken as a pair. If the sources are alike, it might as well have been the other way round;
-    so the evidence is twice the chance that was given to the way it was, by what each had written before.
+    Outcomes are paired, one of each source. If the sources are alike, a pair is as likely the other way round. So each
+    pair multiplies the evidence by twice the probability of its actual order, predicted from each source's earlier outcomes.
     """
 
     def __init__(self) -> None:
@@ -211,17 +211,17 @@ class Pairing:
         self._n += 1
 
     def _chance(self, known: Mapping[object, int], outcome: object, kinds: int) -> float:
-        """Return what an outcome is predicted with: its share in one source, pulled to that in both."""
+        """Return an outcome's predicted probability: its share in one source, shrunk towards its share in both."""
         both = (self._a.get(outcome, 0) + self._b.get(outcome, 0) + 1.0) / (2 * self._n + kinds)
         strength = 20.0
         return (known.get(outcome, 0) + strength * both) / (self._n + strength)
 
 
-# ---- what would have been found -------------------------------------------------------------------
+# ---- detectable faults ----------------------------------------------------------------------------
 
 
 def noncentrality(freedom: int, alpha: float, power: float) -> float:
-    """Return the noncentrality that a chi-square test of this level finds with this power."""
+    """Return the noncentrality that a chi-square test at level ``alpha`` detects with this power."""
     limit = float(special.chdtri(freedom, alpha))
 
     def missed(value: float) -> float:
@@ -234,10 +234,10 @@ def noncentrality(freedom: int, alpha: float, power: float) -> float:
 
 
 def detectable(n: int, freedom: int, alpha: float, power: float, samples: int = 1) -> float:
-    """Return the total variation from which on a chi-square test finds *any* other law of the cells.
+    """Return the total variation from which on a chi-square test detects *any* other law of the cells.
 
-    A law at a distance t has a chi-square divergence of at least 4 t^2 (the least where t is moved between two halves of
-    the mass), hence a noncentrality of at least 4 n t^2; over two samples of n, each of them counts half.
+    A law at distance t has a chi-square divergence of at least 4 t^2 (reached if t is moved between two halves of the
+    mass), hence a noncentrality of at least 4 n t^2. With two samples of n outcomes, each counts half.
     """
     if n < 1 or freedom < 1:
         return 1.0
@@ -246,5 +246,5 @@ def detectable(n: int, freedom: int, alpha: float, power: float, samples: int = 
 
 
 def needed(distance: float, freedom: int, alpha: float, power: float, samples: int = 1) -> int:
-    """Return the outcomes that make ``distance`` detectable."""
+    """Return how many outcomes make ``distance`` detectable."""
     return math.ceil(noncentrality(max(1, freedom), alpha, power) * samples / (4.0 * distance**2))

@@ -1,1 +1,1 @@
-"""The engines, which answer queries about a model: one file for each."""
+"""Engines, which answer queries about a model; one file each."""

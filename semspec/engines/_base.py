@@ -1,4 +1,4 @@
-"""Defaults that every engine shares, and the rule by which generation ends."""
+"""Defaults for all engines, and the rule that ends generation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semspec.types import Answer, Generate, Role, What
 
 
 class EngineBase(Plugin):
-    """Defaults: runs in this process, in any role, from weights in a folder."""
+    """Defaults: the engine runs in this process, in any role, from weights in a folder."""
 
     offers: ClassVar[frozenset[What]]
     roles: ClassVar[frozenset[Role] | None] = None
@@ -41,7 +41,7 @@ class EngineBase(Plugin):
         return None
 
     def check_machine(self, models: Mapping[Role, ModelConfig], max_new_tokens: int) -> None:
-        """Do nothing: it takes any machine."""
+        """Do nothing: any machine will do."""
 
     def needed(
         self, models: Mapping[Role, ModelConfig], max_new_tokens: int, problems: int
@@ -55,7 +55,7 @@ class EngineBase(Plugin):
     def hosting(
         self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object], waits: bool = True
     ) -> Iterator[Self]:
-        """Yield the options as they are: models load by themselves."""
+        """Yield the options unchanged: nothing has to be started."""
         yield self
 
     def retire(self) -> None:
@@ -65,7 +65,7 @@ class EngineBase(Plugin):
 def take(
     token: int, answer: Answer, ask: Generate, limit: int, stop_ids: Collection[int]
 ) -> int | None:
-    """Append a token, set ``finish`` if it completes the answer; return what the boundary says of it."""
+    """Append a token, set ``finish`` if it completes the answer, and return the boundary's result for it."""
     end = None if ask.boundary is None else ask.boundary.feed(token)
     answer.tokens.append(token)
     if end is not None:

@@ -1,4 +1,4 @@
-"""Where a server is: its URL, read once for all who talk to one."""
+"""The address of a server, parsed in one place for all clients."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from semspec.errors import UserError, without_passwords
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The parts of ``http://USER:PASSWORD@HOST:PORT/PATH``; name and password are in ``signed`` alone."""
+    """The parts of ``http://USER:PASSWORD@HOST:PORT/PATH``; only ``signed`` contains user and password."""
 
     tls: bool
-    netloc: str  # host and port as they were given
+    netloc: str  # host and port as given
     host: str
     port: int
-    path: str  # without a slash at its end
-    signed: str  # the value of the header Authorization, by HTTP's basic scheme; "" without a name
+    path: str  # without a trailing slash
+    signed: str  # value of the Authorization header (HTTP basic); "" without a user name
 
     @classmethod
     def read(cls, url: str) -> Self:
-        """Read an address; ``http://`` may be left out. Raise UserError for what is none."""
+        """Parse an address; ``http://`` may be left out. Raise UserError if it is malformed."""
         url = url if "//" in url else f"http://{url}"
         parts = urlsplit(url)
         try:
@@ -42,5 +42,5 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The address as it may be shown."""
+        """The address without user and password, safe to show."""
         return f"{'https' if self.tls else 'http'}://{self.netloc}{self.path}"

@@ -1,29 +1,29 @@
-"""A bridge for a draft whose special tokens differ from the target's: ids translated both ways.
+"""Translate token ids between a target and a draft whose special tokens differ.
 
-QwQ-32B and the R1-Distill-Qwen models share 151,643 ordinary tokens, but neither their special tokens
-(``<think>`` has another id in each) nor the padding of their vocabularies. Rules compare draft and
-target by id, so the whole loop speaks the target's ids, and ``BridgedEngine`` puts an engine of the
-draft's ids behind a one-to-one map:
+QwQ-32B and the R1-Distill-Qwen models share 151,643 ordinary tokens, but not their special tokens
+(``<think>`` has a different id in each) and not the padding of their vocabularies. Rules compare draft and
+target by id, so the whole loop uses the target's ids, and ``BridgedEngine`` wraps the draft's engine in a
+one-to-one map:
 
-* tokens of the same content are the same token; so are the two ends of text, whatever their names,
-  and the two beginnings of text;
-* a target token that the draft lacks is *read* as a filler, so that positions line up (a further
-  end-of-text token of the target is read as the draft's end of text). The draft cannot produce such
-  a token: its columns are 0 (probabilities) or -inf (logits, log-probabilities);
+* tokens with the same content are the same token. So are the two end-of-text tokens, whatever their names,
+  and the two beginning-of-text tokens;
+* the draft reads a target token that it lacks as a filler, so that positions line up (further end-of-text
+  tokens of the target are read as the draft's end of text). The draft cannot produce such a token: its
+  columns are 0 (probabilities) or -inf (logits, log-probabilities);
 * a draft token that the target lacks (padding included) is never proposed: the draft ends before it
-  (finish "limit"), and its mass is removed from the rows, which are renormalised.
+  (finish "limit"). Its mass is removed from the rows, and the rows are renormalised.
 
-Why the last rule is lossless. The draft model draws from q; with probability q(forbidden) the draft
-ends there, otherwise the token is distributed as q restricted to the allowed tokens and renormalised,
-which is exactly the row that is reported. A draft may end for what was drawn before, never for the
-current token or the target's verdict on it, and token-by-token verification is proven for drafts of any
-such length: the position after the last token is the target's own. Nothing is lost either, as the target
-gives such a token no probability. Masking before the draw would have to happen inside every engine.
+Why the last rule is lossless. The draft model draws from q. With probability q(forbidden) the draft ends
+there; otherwise the token is distributed as q restricted to the allowed tokens and renormalised, which is
+exactly the row that is reported. Where a draft ends may depend on earlier draws, never on the current token
+or the target's verdict on it, and token-by-token verification is proven for drafts of any such length: the
+target itself draws the position after the last token. Nothing is lost either, because the target gives such
+a token no probability. Masking before the draw would have to happen inside every engine.
 
-The prompt. By default the draft reads the target's prompt through the bridge, with fillers for marks
-that it does not know. With ``own_prompt`` it reads ``Context.draft_prompt`` instead (its own chat
-template, as in SpecReason and SemanticSpec). The models then count positions differently, which is
-harmless, because the draft reads a mirror of each context; only reads of the prompt become meaningless.
+The prompt. By default the draft reads the target's prompt through the bridge, with fillers for special tokens
+that it lacks. With ``own_prompt`` it reads ``Context.draft_prompt`` instead (its own chat template, as in
+SpecReason and SemanticSpec). The two models then count positions differently. That is harmless, because the
+draft reads a mirror of each context; only reads of the prompt become meaningless.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """The two id maps, which cover the padding beyond the tokenizers as well."""
+    """The two id maps; they also cover the padding beyond the tokenizers."""
 
-    to_draft: list[int]  # by target id: every id has an image, the filler if need be
+    to_draft: list[int]  # by target id: the filler where the draft has no such token
     to_target: list[int]  # by draft id: NONE where the target has no such token
     stop: int  # the target's end of text
     filler: int  # draft id
@@ -65,8 +65,8 @@ def build_bridge(
 ) -> Bridge | None:
     """Return the bridge between two tokenizers, or None if there is nothing to translate.
 
-    The vocabularies are the sizes of the models (engines), which may be padded beyond the tokenizer:
-    two models with one tokenizer and different padding need a bridge too, or their rows do not compare.
+    The vocabularies are the sizes of the models, which may be padded beyond the tokenizer. Two models with
+    the same tokenizer but different padding need a bridge too, because their rows differ in width.
     ``filler`` is the draft id that stands for tokens the draft lacks; by default a newline. Raise
     UserError if the ordinary tokens differ, the target has no end of text, or ``filler`` is out of range.
     """
@@ -108,9 +108,9 @@ def build_bridge(
 def _check_ordinary(
     target: Text, draft: Text, ours: Mapping[str, int], theirs: Mapping[str, int]
 ) -> None:
-    """Raise UserError unless both tokenizers have the same ordinary tokens, at whatever ids.
+    """Raise UserError unless both tokenizers have the same ordinary tokens; their ids may differ.
 
-    How they cut a text into tokens (merges, pre-tokenizer) may differ: ids cross the bridge, not text.
+    Merges and pre-tokenizer may differ as well: ids cross the bridge, not text.
     """
     found = []
     for text, others in ((target, theirs), (draft, ours)):
@@ -126,7 +126,7 @@ def _check_ordinary(
 
 
 def _filler(draft: Text) -> int:
-    """Return a token of neutral content, a newline or a space; raise UserError if there is none."""
+    """Return the id of a neutral token, a newline or a space; raise UserError if there is none."""
     for ids in map(draft.encode, ("\n", " ")):
         if len(ids) == 1:
             return ids[0]
@@ -136,7 +136,7 @@ def _filler(draft: Text) -> int:
 
 
 class _TranslatedBoundary:
-    """A boundary of the target's ids that the draft's engine feeds with its own."""
+    """A boundary that reads target ids, wrapped so that the draft's engine can feed it draft ids."""
 
     def __init__(self, to_target: Sequence[int], boundary: Boundary | None) -> None:
         self._to_target, self._boundary, self._blocked = to_target, boundary, False
@@ -148,26 +148,26 @@ class _TranslatedBoundary:
     def feed(self, token: int) -> int | None:
         translated = self._to_target[token] if token < len(self._to_target) else NONE
         if translated == NONE or self._blocked:
-            # what follows is discarded: report an end after every token, to stop generation soon
+            # the rest is discarded: report an end after every token, so that generation stops soon
             self._blocked = True
             return 0
         return None if self._boundary is None else self._boundary.feed(translated)
 
 
 class BridgedEngine:
-    """An engine of the draft's ids, presented as one of the target's. See the module docstring."""
+    """Wraps an engine that uses draft ids so that it takes and returns target ids. See the module docstring."""
 
     def __init__(self, engine: Engine, bridge: Bridge, own_prompt: bool = False) -> None:
         """Wrap ``engine``; with ``own_prompt`` it reads ``Context.draft_prompt`` as its prompt.
 
-        If that prompt is the longer one, the caller leaves room for it in the context limit.
+        If that prompt is longer than the target's, the caller must leave room for it in the context limit.
         """
         self.engine, self.bridge, self.own_prompt = engine, bridge, own_prompt
         self.vocabulary, self.context_limit = len(bridge.to_draft), engine.context_limit
         self.layers, self.width = engine.layers, engine.width
         ends = (bridge.to_target[d] for d in engine.stop_ids if d < len(bridge.to_target))
         self.stop_ids = frozenset(t for t in ends if t != NONE)
-        # attention weights have one column per position, and positions are not shared then
+        # attention weights have one column per position, and with ``own_prompt`` positions differ
         self.offers = engine.offers - ({What.ATTENTION} if own_prompt else set())
         known = bridge.to_target[: engine.vocabulary]
         if any(t != NONE for t in bridge.to_target[engine.vocabulary :]):
@@ -179,17 +179,18 @@ class BridgedEngine:
         # by target id: the draft's column, or NONE
         self._columns = [columns.get(t, NONE) for t in range(self.vocabulary)]
         self._forbidden = [d for d, t in enumerate(self._to_target) if t == NONE]
-        self._mirrors: dict[int, tuple[Context, int]] = {}  # and how many tokens it mirrors
+        # by context key: the draft's mirror of the context, and how many tokens it has mirrored
+        self._mirrors: dict[int, tuple[Context, int]] = {}
         self._tables: dict[torch.device, _Tables] = {}
 
     @property
     def away(self) -> int:
-        """Servers of the engine that are lost; 0 for one without servers."""
+        """How many of the engine's servers are lost; 0 without servers."""
         return self.engine.away if isinstance(self.engine, OnServers) else 0
 
     @property
     def ended(self) -> bool:
-        """True while all servers of the engine have ended that this process has started; see there."""
+        """True while this process has started all of the engine's servers and all have ended."""
         return isinstance(self.engine, OnServers) and self.engine.ended
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
@@ -206,7 +207,7 @@ class BridgedEngine:
         self.engine.close()
 
     def _mirror(self, context: Context) -> Context:
-        """Return the draft's view of a context, after appending only the tokens that are new."""
+        """Append a context's new tokens to its mirror in draft ids, and return the mirror."""
         if context.key in self._mirrors:
             mirror, seen = self._mirrors[context.key]
         else:
@@ -235,7 +236,7 @@ class BridgedEngine:
         return replace(query, context=mirror, tokens=ids, reads=reads, generate=ask, rows_from=row)
 
     def _read(self, read: Read) -> Read:
-        """Translate a read for the inner engine; its answer is looked up under the translated read."""
+        """Translate a read for the inner engine, whose answer files the value under the translated read."""
         if read.what is not What.TOP_K:
             return read
         spare = min(_SPARE, len(self._forbidden))
@@ -259,7 +260,7 @@ class BridgedEngine:
             complete = ask is not None and ask.boundary is not None and len(ends) >= ask.units
             finish = "units" if complete else "limit"
         outward = replace(answer, tokens=tokens, ends=ends, finish=finish)
-        # a unit that was cut keeps its pool, over all of its drafted tokens, those cut off included
+        # a unit that was cut keeps its pooled states, which include the tokens that were cut off
         units = len(outward.unit_ends())
         outward.values = {
             read: self._value(query, read, answer.values[self._read(read)], cut, units)
@@ -268,7 +269,7 @@ class BridgedEngine:
         return outward
 
     def _value(self, query: Query, read: Read, value: Any, cut: int, units: int) -> Any:
-        """Return a value without the parts of cut tokens, in the target's columns."""
+        """Return a value in the target's columns, without the last ``cut`` tokens."""
         if read.what in (What.POOLED, What.SCORE):
             return value if read.spans or not cut else value[:units]
         if read.what is What.ATTENTION:
@@ -291,7 +292,7 @@ class BridgedEngine:
         return self._tables[device]
 
     def _columns_of(self, rows: Tensor, missing: float) -> Tensor:
-        """Return rows in the target's columns, ``missing`` where the draft has none."""
+        """Return rows in the target's columns, filled with ``missing`` where the draft has no such token."""
         tables = self._on(rows.device)
         out = rows.index_select(-1, tables.gather)
         out[..., tables.missing] = missing
@@ -301,14 +302,14 @@ class BridgedEngine:
         out = self._columns_of(rows, 0.0)
         lost = rows.index_select(-1, self._on(rows.device).forbidden).sum(-1, keepdim=True) > 0
         total = out.sum(-1, keepdim=True)
-        # untouched rows stay as they are, to the bit
+        # rows that lose nothing stay bit-identical
         out = torch.where(lost & (total > 0), out / total, out)
-        # greedy, and nothing allowed is left: the draft has nothing more to say, i.e. end of text
+        # no allowed token is left (greedy): treat it as end of text
         out[..., self.bridge.stop] = torch.where(total[..., 0] > 0, out[..., self.bridge.stop], 1.0)
         return out
 
     def _logprobs(self, query: Query, value: Tensor) -> Tensor:
-        """Return raw log-probabilities, -inf for scored tokens that the draft read as something else."""
+        """Return raw log-probabilities, with -inf for scored tokens that the draft lacks."""
         unsayable = [i for i, t in enumerate(query.tokens) if self._columns[t] == NONE]
         if query.generate is not None or not unsayable:
             return value  # generated tokens always have a column
@@ -317,7 +318,7 @@ class BridgedEngine:
         return value
 
     def _top_k(self, ids: Tensor, logprobs: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Translate entries and drop those without counterpart; -inf marks a missing entry."""
+        """Translate entries and drop those the target lacks; -inf marks a missing entry."""
         translated = self._on(ids.device).to_target[ids]
         none = translated == NONE
         order = none.long().argsort(dim=-1, stable=True)[..., :k]
@@ -327,7 +328,7 @@ class BridgedEngine:
 
 
 class BridgedServer(BridgedEngine):
-    """The same for an engine that answers queries one by one."""
+    """A BridgedEngine for an engine that takes queries at any time (``protocols.Concurrent``)."""
 
     engine: Concurrent
 
@@ -347,7 +348,7 @@ class BridgedServer(BridgedEngine):
 def bridged(
     engine: Engine, text: Text, target: Engine, target_text: Text, own_prompt: bool
 ) -> Engine:
-    """Return an engine that speaks the target's ids: the same one if there is nothing to translate, else a bridged one."""
+    """Return an engine that uses the target's ids: ``engine`` itself, or a wrapper if ids need translation."""
     sizes = {"target_vocabulary": target.vocabulary, "draft_vocabulary": engine.vocabulary}
     bridge = build_bridge(target_text, text, **sizes)
     if bridge is None:
@@ -361,8 +362,8 @@ class _Tables:
     """The maps as index tensors on one device."""
 
     gather: Tensor  # by target id: the draft's column, 0 where there is none
-    missing: Tensor  # target ids that the draft does not have
-    forbidden: Tensor  # draft ids that the target does not have
+    missing: Tensor  # target ids that the draft lacks
+    forbidden: Tensor  # draft ids that the target lacks
     to_target: Tensor  # by draft id
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A small model that drafts tokens inside the target's server: what it is started with, and the memory that it takes."""
+"""Server arguments and memory for a small model that drafts tokens inside the target's server."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from semspec.sglang_plugin import settings
 
 
 def asked_of_plugin(small: Small) -> dict[str, Any]:
-    """Return the plugin's settings: this model drafts tokens, which SGLang verifies."""
+    """Return plugin settings under which this model drafts tokens and SGLang verifies them."""
     own = {"model": small.model, "length": small.length, "adaptive": small.adaptive}
     return {"verification": {}, "drafting": {"lm": own}}
 
 
 def words_of(small: Small | None) -> list[str]:
-    """Return SGLang's arguments for the server: it verifies a chain, and the token before it."""
+    """Return the server's SGLang arguments: it verifies the drafted chain plus the token before it."""
     if small is None:
         return []
     nodes = str(small.length + 1)
@@ -28,13 +28,13 @@ def words_of(small: Small | None) -> list[str]:
 
 
 def size_with(size: ModelSize, small: Small) -> ModelSize:
-    """Return what a model takes together with the small one inside its server."""
+    """Return the size of a model together with the small model inside its server."""
     beside = memory.size_of(ModelConfig(path=str(small.folder)))
     return replace(size, weights=size.weights + beside.weights, token=size.token + beside.token)
 
 
 def left_beside(small: Small, place: Place, gpus: Sequence[Gpu]) -> Place:
-    """Return the place with the small model's cache left out of the share, which SGLang fills with its own."""
+    """Return the place with a smaller memory share: SGLang fills its share, and the small model's cache needs room."""
     cache = place.tokens * memory.size_of(ModelConfig(path=str(small.folder))).token
     free = min(gpu.free for gpu in gpus if gpu.index in place.gpus)
     return replace(place, share=int((place.share - cache / free) * 1000) / 1000)

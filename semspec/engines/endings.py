@@ -1,19 +1,19 @@
-"""What the log of a server says of its end."""
+"""Find out from a server's log why the server ended."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-LAST = 1 << 18  # bytes of a log that are read
-# lines among which an error counts: a server may have worked for weeks behind earlier ones
+LAST = 1 << 18  # only this many bytes at the end of a log are read
+# only errors in the last lines count: the server may have run for weeks since an earlier one
 NEAR_THE_END = 100
-NO_TRITON = "No module named 'triton'"  # what an SGLang ends with where torch brought none
-_ERROR = re.compile(r"[\w.]*Error\b")  # a line that begins so is the last one of a traceback
+NO_TRITON = "No module named 'triton'"  # SGLang's last error if torch came without triton
+_ERROR = re.compile(r"[\w.]*Error\b")  # the last line of a traceback begins like this
 
 
 def why(log: Path) -> str:
-    """Return what a log ends with: its last error, else the last line; with the way out if it is known."""
+    """Return the last error near the end of a log, else its last line, with a remedy if one is known."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LAST))

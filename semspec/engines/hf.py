@@ -1,4 +1,4 @@
-"""Models in transformers' format, run by the project's own lean forward pass in this process."""
+"""Run models in transformers' format in this process, with the project's own forward pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Hf(EngineBase):
 
     dtype: str = "auto"  # fp32, bf16; auto: fp32 on a CPU, bf16 on CUDA
     device: str = "auto"  # cpu, cuda, cuda:1; auto: CUDA if available
-    threads: int = 1  # of torch on a CPU; 0: leave as it is
+    threads: int = 1  # of torch on a CPU; 0: torch's default
     max_context: int = 0  # positions; 0: as many as the model was trained with
     chunk: int = 1024  # tokens of a long prompt that go through the model at a time
 
@@ -44,8 +44,8 @@ class Hf(EngineBase):
         return 1, ""
 
     def check_machine(self, models: Mapping[Role, ModelConfig], max_new_tokens: int) -> None:
-        """Raise UserError for models that do not fit here together; warn of a GPU that is of no use."""
-        # it takes seconds to import torch
+        """Raise UserError if the models do not fit together; warn if there is a GPU that torch cannot use."""
+        # return early if possible: importing torch takes seconds
         if (width := self._width_on_a_cpu) and _lacking(models, width) is None:
             return
         from semspec.engines._lean.engine import resolve
@@ -68,7 +68,7 @@ class Hf(EngineBase):
 
     @property
     def _width_on_a_cpu(self) -> int:
-        """Bytes of a number where it is plain without torch that no GPU is used; 0 where it is not."""
+        """Bytes per number if it is known without importing torch that no GPU is used, else 0."""
         known = self.device == "cpu" or (self.device == "auto" and not memory.visible_gpus())
         return WIDTHS.get(self.dtype, 0) if known else 0
 
@@ -117,7 +117,7 @@ class Hf(EngineBase):
 
 
 def _lacking(models: Mapping[Role, ModelConfig], width: int) -> UserError | None:
-    """Return why models do not fit into this machine's memory, before it starts to swap; None if they do."""
+    """Return the error for models that exceed this machine's memory (it would swap); None if they fit."""
     sizes = {
         canonical_name(model): memory.stored_bytes(hub.sizes(model.location, model.revision))
         for model in models.values()

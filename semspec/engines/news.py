@@ -1,4 +1,4 @@
-"""Lines about servers that go away or come back while a run or a server works."""
+"""Log lines about servers that are lost, come back or are restarted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLD: dict[State, str] = {
 
 
 class ReplicaLine(str):
-    """A line about one server, which also has its fields for a log of JSON."""
+    """A line about one server, with its parts as fields for a JSON log."""
 
     role: Role
     server: str

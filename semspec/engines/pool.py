@@ -1,4 +1,4 @@
-"""Engines that several solvers share, each loaded once, with the servers that they need."""
+"""Engines that several solvers share: each is loaded once, together with the servers it needs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from semspec.types import Role
 
 
 class Engines:
-    """Loads engines, each once, for any number of solvers that take turns; closing it closes them all.
+    """Loads each engine once for any number of solvers that take turns; ``close`` closes all engines.
 
-    What an engine needs beside itself, such as servers, is made ready at the first load, for all models that are
-    expected by then. Its logs go into the folder ``logs``, lines about its progress to ``tell``. ``waits``: questions
-    to a server of that kind that has ended wait while it is started again.
+    The first load also starts what the engine depends on, such as servers, for all models expected by then. Logs go
+    to the folder ``logs``, progress lines to ``tell``. With ``waits``, requests to such a server that has ended wait
+    until it is restarted.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class Engines:
     ) -> None:
         self._logs, self.tell, self._waits = logs, tell, waits
         self._expected: dict[str, dict[tuple[Role, Path], Need]] = {}  # by engine
-        self._ready: dict[str, Any] = {}  # options to load with, or why there are none
+        self._ready: dict[str, Any] = {}  # options to load with, or the error that prevented them
         self._hosts = ExitStack()
         self._loaded: dict[tuple[object, ...], Engine] = {}
-        self.keys = count(1)  # of contexts: engines know them by their keys
+        self.keys = count(1)  # for contexts: engines tell contexts apart by key
 
     def expect(self, engine: Any, needs: Sequence[Need]) -> None:
-        """Take note of models that are going to be loaded."""
+        """Announce models that will be loaded."""
         known = self._expected.setdefault(engine.key, {})
         for need in needs:
             before = known.get((need.role, need.folder), need)
@@ -64,20 +64,20 @@ class Engines:
             try:
                 hosted = engine.hosting(needs, logs, self.tell, self._waits)
                 self._ready[key] = self._hosts.enter_context(hosted)
-            except UserError as error:  # it would fail for the next solver, too
+            except UserError as error:  # it would fail again for the next solver
                 self._ready[key] = error
         if isinstance(self._ready[key], UserError):
             raise self._ready[key]
         return self._ready[key]
 
     def retire(self) -> None:
-        """Have no server started again that ends from now on."""
+        """Stop restarting servers that end."""
         for ready in list(self._ready.values()):
             if not isinstance(ready, UserError):
                 ready.retire()
 
     def close(self) -> None:
-        self.retire()  # first: it tells the engines what becomes of servers
+        self.retire()  # first, because restarts report to the engines
         for engine in self._loaded.values():
             engine.close()
         self._loaded.clear()

@@ -1,4 +1,4 @@
-"""Servers of our own that have ended are started again, by a thread beside everything else."""
+"""Restart servers that this process started and that have ended, from a background thread."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import Literal, Self
 from semspec.engines import servers
 from semspec.engines.servers import Running
 
-# Seconds before each try. A server that has ended again after the last one, without a steady time between, is given up.
+# Seconds before each restart. A server that ends again after the last one, without being steady in between, is given up.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
-STEADY = 60.0  # seconds of answering after which a server's tries begin afresh
-LOOK = 0.5  # seconds between looks at the servers
+STEADY = 60.0  # after so many seconds of answering, a server's count of restarts is reset
+LOOK = 0.5  # seconds between checks of the servers
 
 News = Literal["restart", "given_up", "answers"]
-Hear = Callable[[News, str], object]  # what has happened, and why
+Hear = Callable[[News, str], object]  # takes what happened, and why
 
 
 @dataclass
 class _State:
-    """Where one server stands."""
+    """The state of one server."""
 
     at: Literal["up", "waiting", "loading", "given_up"] = "up"
-    since: float = 0.0  # when it was last seen to answer for the first time; 0: at the start
-    due: float = 0.0  # when the next try begins
-    tries: int = 0  # since it was last steady
+    since: float = 0.0  # when it first answered after its latest restart; 0: never restarted
+    due: float = 0.0  # when the next restart begins
+    tries: int = 0  # restarts since it was last steady
     why: str = ""
 
 
 class Restarts:
-    """Watches servers and starts those that have ended again, with their command, until it retires.
+    """Watches servers and restarts those that have ended, with the same command, until ``retire`` is called.
 
-    It replaces entries of the list that it is given, so that whoever ends the servers ends those that run now.
+    It replaces entries in the caller's list, so that the caller later ends the servers that run now.
     """
 
     def __init__(
@@ -45,15 +45,14 @@ class Restarts:
         pauses: Sequence[float] = PAUSES,
         steady: float = STEADY,
     ) -> None:
-        """``wait``: seconds that a server may take to answer."""
+        """``wait``: seconds that a restarted server may take to answer."""
         self._running, self._wait = running, wait
         self._pauses, self._steady = pauses, steady
         self._states = {one.planned.url: _State() for one in running}
         self._hearers: defaultdict[str, list[Hear]] = defaultdict(list)
         self._leaving = threading.Event()
-        self._lock = (
-            threading.Lock()
-        )  # nothing is started or told by two threads, or once it has retired
+        # held while starting or telling: never from two threads at once, never after ``retire``
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="restarts", daemon=True)
 
     def __enter__(self) -> Self:
@@ -65,7 +64,7 @@ class Restarts:
         self._thread.join()
 
     def hear(self, url: str, told: Hear) -> None:
-        """Tell what becomes of a server, from another thread; at once if it has ended already."""
+        """Call ``told`` for each change of a server, from the watching thread; also now if it is not up."""
         with self._lock:
             self._hearers[url].append(told)
             state = self._states[url]
@@ -73,15 +72,15 @@ class Restarts:
                 told("given_up" if state.at == "given_up" else "restart", state.why)
 
     def expects(self, url: str) -> bool:
-        """Return whether a server that does not answer is going to."""
+        """Return whether a server may still answer later, even if it does not now."""
         return self._states[url].at != "given_up" and not self._leaving.is_set()
 
     def returns(self, url: str) -> bool:
-        """Return whether a server has ended and is being started again."""
+        """Return whether a server has ended and is being restarted."""
         return self._states[url].at in ("waiting", "loading") and not self._leaving.is_set()
 
     def retire(self) -> None:
-        """Start and tell nothing any more; end the servers that are still loading. Returns at once."""
+        """Stop restarting and telling, and end servers that are still loading. Return at once."""
         with self._lock:
             self._leaving.set()
             for one in self._running:
@@ -111,10 +110,13 @@ class Restarts:
                 state.at, state.since = "up", time.monotonic()
                 self._tell(one, "answers", "")
             elif state.at == "loading" and time.monotonic() - one.began > self._wait:
-                one.ask_to_end()  # and the next look finds that it has ended
+                one.ask_to_end()  # the next look finds that it has ended
 
     def _held_up(self, one: Running) -> bool:
-        """Return whether another server is taking its share of the same device: it counts what is free."""
+        """Return whether it must wait for another server that is loading on the shared device.
+
+        A server takes its share of the memory that is free when it starts, so they start one at a time.
+        """
         loading = [x for x in self._running if self._states[x.planned.url].at == "loading"]
         return one.planned.shared and any(other.planned.shared for other in loading)
 
@@ -127,7 +129,7 @@ class Restarts:
             self._plan(before, state, f"cannot be started ({error})")
 
     def _plan(self, one: Running, state: _State, ended: str) -> None:
-        """Plan another try for a server that has ended; give it up after the last one."""
+        """Schedule the next restart of a server that has ended, or give it up after the last one."""
         now, most = time.monotonic(), len(self._pauses)
         if state.at == "up" and now - state.since >= self._steady:
             state.tries = 0

@@ -1,8 +1,8 @@
-"""SGLang's servers on this machine: their commands, and how they are started, watched and ended.
+"""SGLang servers on this machine: their commands, and how to start, watch and end them.
 
-``python -m semspec.launch`` prints or starts them by themselves; a run with ``engine=sglang`` that is given no
-addresses starts its own and ends them again. A server stands under a keeper (``_sglang/keeper.py``), so that none
-outlives the process that started it, however that ends.
+``python -m semspec.launch`` prints the commands or starts the servers. A run with ``engine=sglang`` and no addresses
+starts its own servers and ends them afterwards. Each server runs under a keeper (``_sglang/keeper.py``), so that it
+never outlives the process that started it, however that process ends.
 """
 
 from __future__ import annotations
@@ -34,15 +34,13 @@ from semspec.sglang_plugin.settings import VARIABLE
 from semspec.types import Role
 
 HERE = "127.0.0.1"
-OLDEST = (0, 5, 14)  # with the plugin's entry point and every field that is asked for
+OLDEST = (0, 5, 14)  # has the plugin entry point and every field that is read here
 INSTALL = 'pip install "sglang>=0.5.20"'
-SHARES: Mapping[Role, float] = {
-    "target": 0.75,
-    "draft": 0.7,
-}  # where nothing is known of GPU and models
-LEAST_PORT = 10_000  # of those that are chosen here
-GRACE = 5.0  # seconds that a server has to end by itself
-TELL = 15.0  # seconds between lines about a server that is still loading
+# of the GPU's free memory, if the models are not placed by size
+SHARES: Mapping[Role, float] = {"target": 0.75, "draft": 0.7}
+LEAST_PORT = 10_000  # the lowest port chosen here
+GRACE = 5.0  # seconds a server gets to shut down before it is killed
+TELL = 15.0  # seconds between progress lines while a server loads
 _TENSORS = ("--tp-size", "--tp", "--tensor-parallel-size")
 
 Tell = Callable[[str], object]
@@ -52,19 +50,18 @@ Tell = Callable[[str], object]
 class Planned:
     """The command of one server, with its additional environment variables."""
 
-    role: Role  # and what its log is called
+    role: Role  # also the name of its log
     arguments: tuple[str, ...]
     variables: Mapping[str, str]
     url: str
     host: str
     port: int
-    shared: bool = (
-        True  # it shares a device with others, and counts what they leave: one after the other
-    )
+    # shares a device: it takes a share of the memory that is free then, so such servers start one by one
+    shared: bool = True
 
     @property
     def command(self) -> str:
-        """The command as one types it."""
+        """The command as typed into a shell."""
         names = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
         return " ".join([*names, shlex.join(self.arguments)])
 
@@ -81,7 +78,7 @@ def planned(
     variables: Mapping[str, str] | None = None,
     shared: bool = True,
 ) -> Planned:
-    """Return the server of one model; ``words`` are further arguments, of which the last one counts."""
+    """Return the command of one model's server; ``words`` are further arguments, where later ones override earlier ones."""
     arguments = [python, "-m", "sglang.launch_server", "--model-path", model]
     if revision:
         arguments += ["--revision", revision]
@@ -99,7 +96,7 @@ def planned(
 
 
 def probing(artifacts: Sequence[str], allow_mismatch: bool = False) -> dict[str, str]:
-    """Return the variable that gives a server its probes; none where there are none."""
+    """Return the environment variable that gives a server its probes; empty without probes."""
     if not artifacts:
         return {}
     probe: dict[str, Any] = {"artifacts": list(artifacts)}
@@ -109,10 +106,11 @@ def probing(artifacts: Sequence[str], allow_mismatch: bool = False) -> dict[str,
 
 
 def at_place(place: Place, first: bool, several: bool) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and variables for a server's place; ``first`` starts before the others.
+    """Return the arguments and environment variables that put a server at its place.
 
-    What comes later counts its share from what is free then, while those before it may not have taken all they
-    need: its cache is therefore limited by tokens, too. ``several``: there are more GPUs than this one.
+    A server takes its share of the memory that is free when it starts, but the servers before it may not yet have
+    taken all they need. All but the ``first`` on a shared GPU therefore get a limit of cached tokens, too.
+    ``several``: the machine has more than one GPU.
     """
     words = ["--mem-fraction-static", str(place.share), "--chunked-prefill-size", str(place.chunk)]
     if place.shared and not first:
@@ -124,23 +122,23 @@ def at_place(place: Place, first: bool, several: bool) -> tuple[list[str], dict[
 
 
 def on_a_cpu(tokens: int, problems: int) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and variables for a server without a GPU: the numbers of engine=hf there.
+    """Return arguments and environment variables for a server without a GPU, in engine=hf's precision there.
 
-    ``tokens`` are those of the longest problem, ``problems`` those that are under way at a time.
+    ``tokens``: of the longest problem. ``problems``: how many run at a time.
     """
     words = ["--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"]
-    words += ["--mem-fraction-static", "0.8"]  # never reached: the tokens are the limit
+    words += ["--mem-fraction-static", "0.8"]  # never reached: the token limit comes first
     words += ["--max-total-tokens", str(max(4096, tokens * (problems + 1)))]
     words += ["--max-running-requests", str(max(8, 4 * problems))]
-    words += ["--sleep-on-idle"]  # an idle server eats a core otherwise
+    words += ["--sleep-on-idle"]  # otherwise an idle server keeps a core busy
     variables = {"SGLANG_USE_CPU_ENGINE": "1"}
     if "OMP_NUM_THREADS" not in os.environ:
-        variables["OMP_NUM_THREADS"] = "1"  # as engine=hf has it: threads=1
+        variables["OMP_NUM_THREADS"] = "1"  # as in engine=hf: threads=1
     return words, variables
 
 
 def as_words(arguments: Mapping[str, Any]) -> list[str]:
-    """Return arguments of ``sglang.Engine`` as a server's command line has them."""
+    """Return arguments of ``sglang.Engine`` in the form of a server's command line."""
     words = []
     for name, value in arguments.items():
         option = f"--{name.replace('_', '-')}"
@@ -156,7 +154,7 @@ def as_words(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def split_over(words: Sequence[str]) -> int | None:
-    """Return over how many GPUs SGLang's arguments split a model; None where they do not say."""
+    """Return over how many GPUs SGLang's arguments split a model; None if they do not say."""
     found = None
     for position, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -166,7 +164,7 @@ def split_over(words: Sequence[str]) -> int | None:
     return found
 
 
-# ---- is it there? ---------------------------------------------------------------------------------
+# ---- is SGLang installed? -------------------------------------------------------------------------
 
 _LOOK = """
 import importlib.metadata, json, sys
@@ -188,13 +186,13 @@ print(json.dumps(told))
 
 
 def is_too_old(version: str) -> bool:
-    """Return whether an SGLang is older than all that can be used."""
+    """Return whether an SGLang version is too old to be used."""
     return tuple(map(int, re.findall(r"\d+", version)[:3])) < OLDEST
 
 
 @cache
 def check_python(python: str, gpu: str = "") -> None:
-    """Raise UserError unless a Python has an SGLang that can run here: on a GPU of that name, if there is one."""
+    """Raise UserError unless this Python has an SGLang that can run here; ``gpu`` names the GPU, if there is one."""
     ways = (
         f"{INSTALL}, name servers with engine.target_url=... engine.draft_url=..., or start them with"
         " another Python: python -m semspec.launch python=PATH start=true"
@@ -224,17 +222,17 @@ def check_python(python: str, gpu: str = "") -> None:
 
 
 def installed() -> str | None:
-    """Return the version of SGLang in this Python, without importing it; None where there is none."""
+    """Return the version of SGLang in this Python, without importing it; None if it is not installed."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("sglang")
     return None
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens on, all different.
+    """Return distinct ports of this machine that are free.
 
-    They are below those that the kernel gives to whoever names none: SGLang's own processes ask for a dozen of these while a model
-    loads, and could be given the port of a server that is not there yet. (It would then wait for ever, and not end.)
+    They lie below the kernel's ephemeral ports. SGLang's processes take a dozen ephemeral ports while a model loads and
+    could get the port of a server that has not started yet, which would then wait for ever.
     """
     found: list[int] = []
     most = _given_by_the_kernel()
@@ -242,25 +240,25 @@ def free_ports(count: int) -> list[int]:
         while len(found) < count:
             held = stack.enter_context(socket.socket())
             wanted = LEAST_PORT + secrets.randbelow(most - LEAST_PORT) if most > LEAST_PORT else 0
-            with contextlib.suppress(OSError):  # somebody has it
+            with contextlib.suppress(OSError):  # taken
                 held.bind((HERE, wanted))
                 found.append(int(held.getsockname()[1]))
     return found
 
 
 def _given_by_the_kernel() -> int:
-    """Return the first of the ports that the kernel chooses by itself."""
+    """Return the first ephemeral port, which the kernel may hand out by itself."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     return 32768
 
 
-# ---- their life -----------------------------------------------------------------------------------
+# ---- starting, watching and ending servers --------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Running:
-    """A server that was started, under its keeper."""
+    """A server that was started under its keeper."""
 
     planned: Planned
     keeper: subprocess.Popen[bytes]
@@ -268,7 +266,7 @@ class Running:
     began: float
 
     def ended(self) -> str:
-        """Return how the server has ended; empty while it runs."""
+        """Return how the server ended; "" while it runs."""
         code = self.keeper.poll()
         return "" if code is None else f"ended with {code} ({why(self.log)})"
 
@@ -278,7 +276,7 @@ class Running:
             raise UserError(f"the {self.planned.role}'s server {ended}: see {self.log}")
 
     def ask_to_end(self) -> None:
-        """Have the keeper end the server, and return at once."""
+        """Tell the keeper to end the server, and return at once."""
         assert self.keeper.stdin is not None
         self.keeper.stdin.close()
 
@@ -293,8 +291,8 @@ def started(
 ) -> Iterator[list[Running]]:
     """Start servers and yield them once all answer; end them at exit.
 
-    Those that share a device start one after the other. ``tell`` gets lines about their progress. Raise
-    UserError for a taken port, and for a server that ends or does not answer within ``wait`` seconds.
+    Servers that share a device start one after the other. ``tell`` gets progress lines. Raise UserError if a
+    port is taken, or if a server ends or does not answer within ``wait`` seconds.
     """
     for one in servers:
         _check_free(one)
@@ -314,7 +312,7 @@ def started(
 
 
 def start(one: Planned, logs: Path) -> Running:
-    """Start a server; the log of one that was started before stays beside its own."""
+    """Start a server; the log of an earlier start is kept as ``ROLE.before.log``."""
     logs.mkdir(parents=True, exist_ok=True)
     log = logs / f"{one.role}.log"
     if log.exists():
@@ -322,17 +320,17 @@ def start(one: Planned, logs: Path) -> Running:
     keeper = Path(__file__).parent / "_sglang" / "keeper.py"
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(keeper), str(GRACE), str(log), *one.arguments],
-        stdin=subprocess.PIPE,  # it closes with this process
+        stdin=subprocess.PIPE,  # closes when this process ends
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, **one.variables},
-        start_new_session=True,  # keeps Ctrl-C from them: we end them in order
+        start_new_session=True,  # Ctrl-C must not reach it: we end servers ourselves
     )
     return Running(one, process, log, time.monotonic())
 
 
 def _end(running: Sequence[Running]) -> None:
-    """End servers, all at once, and wait until they are gone."""
+    """End all servers at the same time, and wait until they are gone."""
     for one in running:
         one.ask_to_end()
     for one in running:
@@ -340,14 +338,14 @@ def _end(running: Sequence[Running]) -> None:
 
 
 def _check_free(one: Planned) -> None:
-    """Raise UserError if a port is taken, before a server spends minutes on loading its model."""
+    """Raise UserError if a port is taken, before a server spends minutes loading its model."""
     family = socket.AF_INET6 if ":" in one.host else socket.AF_INET
     try:
         with socket.socket(family) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind((one.host, one.port))
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:  # SGLang reports other errors
+        if error.errno == errno.EADDRINUSE:  # SGLang itself reports any other error
             raise UserError(f"{one.url} is taken: give another {one.role}_port=") from error
 
 
@@ -355,7 +353,7 @@ def _await(one: Running, wait: float, tell: Tell) -> None:
     role, told = one.planned.role, time.monotonic()
     while True:
         there = answers(one.planned.url)
-        one.check()  # the answer may be another server's
+        one.check()  # another server may have answered at this address
         took = time.monotonic() - one.began
         if there:
             tell(f"the {role}'s server is ready after {took:.0f} s")
@@ -369,7 +367,7 @@ def _await(one: Running, wait: float, tell: Tell) -> None:
 
 
 def watch(running: Sequence[Running]) -> None:
-    """Block until a server exits, then raise UserError. One that is slow to answer is at work."""
+    """Block until a server exits, then raise UserError. Slow answers do not count as an exit."""
     while True:
         for one in running:
             one.check()

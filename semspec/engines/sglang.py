@@ -1,4 +1,4 @@
-"""SGLang, the engine for production: servers that run already, or that a run starts for itself.
+"""SGLang, the engine for production: on servers that already run, or that a run starts for itself.
 
 SGLang draws its own random numbers and ignores the query's, so sampled output differs from run to
 run; greedy output does not.
@@ -33,30 +33,29 @@ from semspec.sglang_plugin.compat import KNOWN
 from semspec.types import Role, What
 
 AUTO = "auto"
-WAIT = 1800.0  # seconds that a server of a run's own may take to load its model
-KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable, as secrets do not belong in a run's folder
+WAIT = 1800.0  # seconds that a server started by a run may take to load its model
+KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable, to keep the secret out of the run's folder
 
 
 @register("engine", "sglang")
 @dataclass(frozen=True, kw_only=True)
 class Sglang(EngineBase):
-    """SGLang: servers (target_url=..., draft_url=...; lists are replicas), or its own ones while it runs."""
+    """SGLang: running servers (target_url=..., draft_url=...; lists are replicas), or servers started for the run."""
 
-    target_url: Any = (
-        None  # http://HOST:PORT, or a list of replicas; None: a server is started for the run
-    )
+    # http://HOST:PORT, or a list of replicas; None: a server is started for the run
+    target_url: Any = None
     draft_url: Any = None  # likewise
     timeout: float = 600.0  # seconds for one request
     patience: float = 10.0  # seconds to keep trying while none of a role's servers can be reached
-    check: bool = True  # refuse servers that hold another model than this configuration names
-    # of servers that are started for the run: how many of the target, SGLang's arguments for all, and the share of
-    # the GPU memory free at its start that each of them takes (None: so that all fit); the target starts first
+    check: bool = True  # refuse servers whose model differs from this configuration's
+    # the next four are for servers started for the run: the number of target servers, SGLang arguments for all servers,
+    # and the share of the GPU memory free at its start that each takes (None: so that all fit); the target starts first
     replicas: int = 1
     server_args: Any = None  # {name: value, ...}; Hydra would reject new names in a typed field
     target_memory: float | None = None
     draft_memory: float | None = None
-    restart: bool = True  # start a server of the run's own again when it has ended
-    # auto, true, false: whether servers with semspec's plugin judge steps by themselves, one request a problem
+    restart: bool = True  # restart servers started for the run if they end
+    # auto, true, false: whether servers with semspec's plugin judge steps themselves, with one request per problem
     inside: Any = AUTO
 
     offers: ClassVar[frozenset[What]] = frozenset(
@@ -68,22 +67,22 @@ class Sglang(EngineBase):
         *("replicas", "server_args", "target_memory", "draft_memory", "restart"),
     )
 
-    # once they run, the addresses of the run's own servers and their logs, by role and folder
+    # (address, log) of the servers started for the run, by role and folder
     own: ClassVar[Mapping[tuple[Role, Path], Sequence[tuple[str, Path]]]] = {}
 
-    small: ClassVar[Small | None] = None  # that drafts inside the run's own server
-    restarts: ClassVar[Restarts | None] = None  # of these servers
-    waits: ClassVar[bool] = True  # for servers that are being started again, beyond ``patience``
+    small: ClassVar[Small | None] = None  # drafts inside the server started for the run
+    restarts: ClassVar[Restarts | None] = None  # restarts these servers
+    waits: ClassVar[bool] = True  # wait for a server that is being restarted, beyond ``patience``
 
     @staticmethod
     def tell(line: str) -> object:
-        """Take a line about a server that is lost or back; ``hosting`` puts its own ``tell`` here."""
+        """Ignore a line about a server that is lost or back; ``hosting`` replaces this by its ``tell``."""
         return None
 
     def __post_init__(self) -> None:
         if self.inside not in (AUTO, True, False):
             raise UserError(f"engine.inside={self.inside}: give auto, true or false")
-        if self.inside is True:  # its servers salvage, and draft what the target writes
+        if self.inside is True:  # what needs PROBS (salvage, nested drafts) happens in the server
             object.__setattr__(self, "offers", self.offers | {What.PROBS})
         if self.inside is True and not self.connects:
             raise UserError(
@@ -142,7 +141,7 @@ class Sglang(EngineBase):
 
     @property
     def connects(self) -> bool:
-        """True if servers are named; else a run starts its own."""
+        """True if server addresses are given; otherwise a run starts its own servers."""
         return bool(self.urls("target") or self.urls("draft"))
 
     @property
@@ -164,7 +163,7 @@ class Sglang(EngineBase):
         return 2, f"SGLang {version}, {gpus[0].name}"
 
     def check_machine(self, models: Mapping[Role, ModelConfig], max_new_tokens: int) -> None:
-        """Raise UserError without an SGLang that can be used, and for models that do not fit on the GPUs."""
+        """Raise UserError if no usable SGLang is installed, or if the models do not fit on the GPUs."""
         if self.connects:
             return
         gpus = memory.visible_gpus()
@@ -208,7 +207,7 @@ class Sglang(EngineBase):
     def hosting(
         self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object], waits: bool = True
     ) -> Iterator[Self]:
-        """Start a server for each model, and end them at exit; servers that are named are left alone."""
+        """Start a server for each model and end them at exit; do nothing if server addresses are given."""
         if self.connects:
             yield self.bound(tell=tell)
             return
@@ -226,27 +225,27 @@ class Sglang(EngineBase):
 
     @property
     def _places(self) -> bool:
-        """True if models are placed here; an argument that splits them over GPUs leaves that to SGLang."""
+        """True if we choose the GPUs; False if an argument (``--tp-size``) has SGLang split models over GPUs."""
         return servers.split_over(servers.as_words(self.server_args or {})) is None
 
     def _of_all(self, sizes: Mapping[Role, ModelSize]) -> dict[Role, ModelSize]:
-        """Return the sizes of all servers: of each model's, and of the target's further replicas."""
+        """Return the model sizes of all servers, the target's further replicas included."""
         return {**sizes, **dict.fromkeys(self._further("target"), sizes["target"])}
 
     def _further(self, name: Role) -> list[Role]:
-        """Return the names of a target's replicas behind the first."""
+        """Return the names of a target's replicas after the first."""
         return [f"{name}-replica-{number}" for number in range(2, self.replicas + 1)]
 
     def _plan(
         self, needs: Sequence[Need], gpus: Sequence[Gpu]
     ) -> list[tuple[Need, servers.Planned]]:
-        """Return the servers of all models, the target's first."""
+        """Return the server of each model and replica in starting order, the target first."""
         from semspec.engines._sglang.identity import model_name
 
         count: Counter[Role] = Counter()
         sizes: dict[Role, ModelSize] = {}
         held: dict[Role, Need] = {}
-        for need in needs:  # several drafts have a server each
+        for need in needs:  # each of several drafts gets its own server
             count[need.role] += 1
             name = need.role if count[need.role] == 1 else f"{need.role}-{count[need.role]}"
             size = memory.size_of(ModelConfig(path=str(need.folder)))
@@ -293,9 +292,8 @@ class Sglang(EngineBase):
         if not all(isinstance(url, str) and url for url in listed):
             shown = without_passwords(given)
             raise UserError(f"engine.{role}_url={shown}: give http://HOST:PORT, or a list of them")
-        if any(
-            "@" in url and "://" not in url for url in listed
-        ):  # nothing would hide the password
+        # without a scheme, nothing would hide the password in messages
+        if any("@" in url and "://" not in url for url in listed):
             raise UserError(f"engine.{role}_url has no scheme: give http://USER:PASSWORD@HOST:PORT")
         return listed
 
@@ -306,9 +304,9 @@ class Sglang(EngineBase):
         role: Role = "target",
         probes: Sequence[str] = (),
     ) -> Engine:
-        """Connect to the servers of one model, which hold these probes.
+        """Connect to the servers of one model.
 
-        Raise UserError for an unsupported role, and for a role without servers.
+        Raise UserError for an unsupported role, or for a role without servers.
         """
         from semspec.engines._sglang.engine import SglangEngine
         from semspec.engines._sglang.identity import Expected
@@ -344,14 +342,14 @@ class Sglang(EngineBase):
 
 
 def _plugin(probes: Sequence[str], small: Small | None = None) -> dict[str, str]:
-    """Return the variable that switches the plugin on, with these probes; the environment's own settings stand.
+    """Return the environment variable that switches the plugin on, with these probes; settings already there win.
 
-    Without probes it pools states for who trains one; an SGLang that it does not know does without. A ``small``
-    model drafts tokens, which SGLang then verifies.
+    Without probes the plugin still pools hidden states, which training a probe needs, if it knows this version of
+    SGLang. A ``small`` model drafts tokens, which SGLang then verifies.
     """
     asked: dict[str, Any] = {}
     if probes or servers.installed() in KNOWN:
-        # rules have checked them already
+        # mismatches are allowed here because rules have checked the probes already
         asked["probe"] = {"artifacts": list(probes), "allow_mismatch": True}
     if small is not None:
         asked |= asked_of_plugin(small)

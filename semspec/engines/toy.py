@@ -21,7 +21,7 @@ from semspec.types import Answer, Context, Query, Read, Role, Sampling, What
 
 
 class ToyEngine:
-    """An order-2 Markov model as an engine; its hidden states are fixed random features."""
+    """An order-2 Markov model as an engine, with fixed random features as hidden states."""
 
     layers, width = 2, 4
 
@@ -41,7 +41,7 @@ class ToyEngine:
         return rows.reshape(self.logits.shape)
 
     def _placed(self, states: tuple[tuple[int, int], ...]) -> Tensor:
-        """Return where the rows of these states are in a table whose first two axes are made one."""
+        """Return the row index of each state in a table whose first two axes are flattened into one."""
         return torch.tensor([first * self.vocabulary + second for first, second in states])
 
     def law(
@@ -51,7 +51,7 @@ class ToyEngine:
         table, law = self._rows(sampling), {}
         for output in itertools.product(range(self.vocabulary), repeat=length):
             stop = next((i for i, t in enumerate(output) if t in self.stop_ids), length - 1)
-            if any(output[stop + 1 :]):  # keep one representative of all that agree up to the stop
+            if any(output[stop + 1 :]):  # of outputs that agree up to the stop, keep only one
                 continue
             probability = 1.0
             for i, token in enumerate(output[: stop + 1]):
@@ -158,7 +158,7 @@ class Toy(EngineBase):
 
     vocabulary: int = 5
     seed: int = 0
-    likeness: float = 0.6  # of the draft to the target, 0 to 1
+    likeness: float = 0.6  # of draft and target: 0 unrelated, 1 the same
     stop: bool = False  # the last token ends the text
 
     offers: ClassVar[frozenset[What]] = frozenset(What) - {What.ATTENTION, What.SCORE}

@@ -1,16 +1,17 @@
 """semspec inside an SGLang server: probes, rules and drafters in its workers, without a fork.
 
 SGLang calls ``register`` in each of its processes (entry point group ``sglang.srt.plugins``). It does
-nothing and imports nothing unless the settings switch a part on (``settings``). From then on nothing
-fails silently: a setting that cannot work ends the process with a one-line message.
+nothing and imports nothing unless the settings switch a part on (``settings``). If they do, nothing fails
+silently: a setting that cannot work ends the process with a one-line message.
 
-Only ``compat`` and its neighbours (``compat_*``) know SGLang's private names. A part is a module beside them:
+Only ``compat`` and ``compat_*`` use SGLang's private names. A part is a module beside them, with a ``PART``
+(``part.Part``) made of:
 
-    Options                 frozen dataclass: the part's options in the settings
-    and, as far as it needs them, these functions:
+    Options                 the part's options in the settings
+    hooks(options)          hooks for processes that run a model
+    and, if needed:
         prepare(options)        in every process: checks, and names that SGLang's arguments refer to
         everywhere(options)     hooks for every process of the server
-        hooks(options)          hooks for processes that run a model
 
 docs/sglang_plugin.md is the page for users.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 
 def register() -> None:
-    """Switch on the configured parts: the entry point. Exits on failure, as SGLang only logs errors."""
+    """Switch the configured parts on (entry point). End the process on failure, because SGLang would only log it."""
     from semspec.sglang_plugin import settings
 
     if not settings.asked():

@@ -1,9 +1,9 @@
-"""The reads that drafters inside SGLang can make of the target: embeddings, and rows of its passes.
+"""What drafters inside SGLang can read of the target: embeddings, and rows of its passes.
 
-A verifying pass has logits for every node of the *output*. For a prompt SGLang computes the last row
-only; elsewhere the actual next token takes the place of the likeliest ones. States are those of the last
-layer after the final norm, if the server keeps them (``--enable-return-hidden-states``); those of prompt
-tokens served from the prefix cache were never computed and match nothing.
+A verifying pass has logits for every drafted node. For a prompt SGLang computes only the last row; in its other
+rows, the actual next token stands in for the most likely ones. States are those of the last layer after the final
+norm, if the server keeps them (``--enable-return-hidden-states``). States of prompt tokens from the prefix cache
+were never computed; they read as zeros and match nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def without_missing_reads(drafter: Any, runner: Any) -> Any:
-    """Return AdaPLD with the last layer's states, or unranked if the server keeps none; others as is."""
+    """Return AdaPLD on the last layer's states, or unranked if the server keeps none; return other drafters unchanged."""
     if not isinstance(drafter, AdaPld) or not drafter.ranked:
         return drafter
     if drafter.layer not in (0, -1):
@@ -39,7 +39,7 @@ def without_missing_reads(drafter: Any, runner: Any) -> Any:
 
 
 class Rows:
-    """Reads from one worker's passes, for all of its requests."""
+    """Collects what the drafters of one worker's requests read from its passes."""
 
     def __init__(self, reads: Sequence[Read], runner: Any) -> None:
         self.runner, self.width, self.reads = runner, compat.width(runner), tuple(reads)
@@ -48,7 +48,7 @@ class Rows:
         self._kept: tuple[dict[str, int], int, dict[Read, Tensor]] | None = None
 
     def keep(self, rids: Sequence[str], n: int, logits: Tensor, states: Tensor | None) -> None:
-        """Store the values of a verifying pass over trees of n nodes until ``settle``."""
+        """Store what is read of a verifying pass over trees of n nodes, until ``settle``."""
         values: dict[Read, Tensor] = {}
         if self.top is not None:
             values[self.top] = logits.topk(self.top.k, -1).indices
@@ -57,7 +57,7 @@ class Rows:
         self._kept = {rid: i for i, rid in enumerate(rids)}, n, values
 
     def settle(self, rids: Sequence[str], sessions: Sequence[Session]) -> None:
-        """Show each session the rows along the path that its text took, with one copy for all."""
+        """Show each session the rows along its accepted path, with one device copy for all sessions."""
         if self._kept is None:
             return
         (places, n, values), self._kept = self._kept, None
@@ -65,7 +65,7 @@ class Rows:
         shown: list[tuple[Session, int]] = []
         for rid, session in zip(rids, sessions, strict=True):
             tree = session.tree
-            if rid not in places or tree is None:  # the id belonged to another request
+            if rid not in places or tree is None:  # the id belonged to another request before
                 continue
             assert tree.parents is not None
             gained = session.context.tokens[session.root :]
@@ -96,7 +96,7 @@ class Rows:
         return values
 
     def answer(self, query: Query, session: Session) -> Answer:
-        """Answer a read of token embeddings, or of the rows before the first draft."""
+        """Answer a query for token embeddings, or for the rows before the first draft."""
         if all(read.what is What.EMBEDDINGS for read in query.reads):
             ids = compat.on(list(query.tokens), compat.device(self.runner))
             rows = compat.embeddings(self.runner)(ids).cpu()

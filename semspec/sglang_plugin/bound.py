@@ -1,4 +1,4 @@
-"""ARC-Decode's bound for the model that a server runs: its calibration, and whitened embeddings."""
+"""ARC-Decode's bound for a server's model: its calibration and whitened embeddings."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from semspec.storage.screen import LOG
 
 @dataclass
 class Source:
-    """A calibration by name, which can be checked before a model is loaded."""
+    """A calibration by name; it can be checked before the model is loaded."""
 
     calibration: str
     allow_mismatch: bool
 
     @cached_property
     def stored(self) -> ArcCalibration | None:
-        """The calibration's file; None for published constants, which hold for any temperature."""
+        """The calibration from its file; None for published constants."""
         known = entry(self.calibration, "")
         if "path" not in known:
             return None
@@ -44,7 +44,7 @@ class Source:
             check_sampled(self.calibration, temperature, self.allow_mismatch)
 
     def bind(self, runner: Any) -> ModelBound:
-        """Return the bound for the loaded model; raise UserError if it belongs to another one."""
+        """Return the bound for the loaded model; raise UserError if the calibration belongs to another."""
         path, revision, tokenizer = compat.place(runner)
         at = ModelConfig(path=path, revision=revision)
         model = read_facts(at, Text(tokenizer, revision).fingerprint)
@@ -87,7 +87,7 @@ class ModelBound:
         return self.stored.settings[self.stored.at(temperature, self.allow_mismatch)].constants
 
     def distances(self, drafted: Tensor, likeliest: Tensor) -> Tensor:
-        """Return ||W (e_td - e_tm)||^2 with one look-up, in which all ranks must take part."""
+        """Return ||W (e_td - e_tm)||^2 with one embedding look-up, in which all ranks must take part."""
         both = compat_ranks.agreed(torch.cat([drafted, likeliest]))
         rows = self._rows(both) * self._scale
         return distance(rows[: len(drafted)], rows[len(drafted) :])

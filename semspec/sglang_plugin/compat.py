@@ -1,10 +1,10 @@
 """SGLang's private names: its versions, where hooks go, and what requests and answers carry.
 
-``compat_reading`` has those for reading the states of prompts, ``compat_speculative`` those of verification and drafting.
+``compat_reading`` has the names for reading prompt states, ``compat_speculative`` those for verification and drafting.
 
-Each target was looked up in the wheel of every version in ``KNOWN``. Other versions are refused, because
-a moved name would go unnoticed until something failed to work. For a new SGLang: add it to ``KNOWN``,
-run ``make test-sglang`` with it, and fix what fails.
+Each hook target was looked up in the wheel of every version in ``KNOWN``. Other versions are refused, because
+a moved name would go unnoticed until something broke. For a new SGLang: add it to ``KNOWN``, run
+``make test-sglang`` with it, and fix what fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Kind = Literal["BEFORE", "AFTER", "AROUND", "REPLACE"]
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One function of SGLang, and the function that is hooked onto it."""
+    """A function of SGLang, and our function hooked onto it."""
 
     target: str  # dotted, without ``sglang.srt.``
     function: Callable[..., Any]
@@ -47,7 +47,7 @@ def version() -> str:
 
 
 def check_version() -> None:
-    """Raise UserError for an SGLang that this file was not written for."""
+    """Raise UserError for an SGLang version that is not in ``KNOWN``."""
     if (found := version()) not in KNOWN:
         raise UserError(
             f"it does not know SGLang {found}; it knows {', '.join(KNOWN)}: install one of these, or a"
@@ -62,14 +62,14 @@ def since(release: str) -> bool:
 
 
 def runs_models() -> bool:
-    """Return whether this process has imported the scheduler: a hook would import its own module."""
+    """Return whether this process has imported the scheduler; placing a hook would import the hook's module."""
     return "sglang.srt.managers.scheduler" in sys.modules
 
 
 def apply(hooks: Sequence[Hook]) -> None:
-    """Register hooks, and end the process if SGLang, which only logs it, fails to apply one of them.
+    """Register hooks, and end the process if SGLang fails to apply one (SGLang itself only logs that).
 
-    SGLang applies hooks right after loading the plugins, so the check is appended to that very call.
+    SGLang applies hooks right after loading the plugins, so the check is appended to that call.
     Raise UserError if a target is hooked already.
     """
     if not hooks:
@@ -96,7 +96,7 @@ def apply(hooks: Sequence[Hook]) -> None:
 
 
 def one_for_each(hooks: Sequence[Hook]) -> list[Hook]:
-    """Return one hook for each target: SGLang would silently ignore a second one."""
+    """Merge hooks on the same target into one, because SGLang would silently ignore a second one."""
     found: dict[str, list[Hook]] = {}
     for hook in hooks:
         found.setdefault(hook.path, []).append(hook)
@@ -119,7 +119,7 @@ def one_for_each(hooks: Sequence[Hook]) -> list[Hook]:
 
 
 def missing(hooks: Sequence[Hook]) -> list[str]:
-    """Return the targets whose hook is not in place: the function there is no wrapper."""
+    """Return the targets whose hook is not in place, because the function there is not a wrapper."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
     def wrapped(hook: Hook) -> bool:
@@ -144,7 +144,7 @@ def checking(check: Callable[[Any], None]) -> Callable[..., None]:
 
 
 def arriving(changed: Callable[[Any, Any], dict[str, Any] | None]) -> Callable[..., None]:
-    """Return a hook that may replace a request's sampling parameters according to its labels."""
+    """Return a hook that may replace a request's sampling parameters, depending on its labels."""
 
     def hook(request: Any, *args: Any, **kwargs: Any) -> None:
         params, labels = request.sampling_params, request.custom_labels
@@ -154,24 +154,22 @@ def arriving(changed: Callable[[Any, Any], dict[str, Any] | None]) -> Callable[.
     return hook
 
 
-# ---- what we leave at SGLang's objects ----------------------------------------------------------
+# ---- attributes that we set on SGLang's objects -------------------------------------------------
 
-LOOPS = (
-    "semspec_loops"  # in our drafters' verify inputs: by request, the loop that judges it, or None
-)
-READING = "semspec_reading"  # at the target's runner: its passes can be read
+LOOPS = "semspec_loops"  # on our drafters' verify inputs: each request's judging loop, or None
+READING = "semspec_reading"  # on the target's runner: its passes can be read
 
 
-# ---- values that go with an answer --------------------------------------------------------------
+# ---- values returned with an answer -------------------------------------------------------------
 
 KEPT = "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
 KEPT += "._maybe_collect_customized_info"
 
 
 class _Since(list[Any]):
-    """A request's values, a list for each pass or None, each handed out once, wherever SGLang cuts the list.
+    """A request's values, per pass a list or None; slicing returns all that were not handed out yet.
 
-    It would cut by tokens, and a pass that verifies a draft adds several.
+    SGLang slices by tokens, as if there were one value per token, but a verifying pass adds several tokens.
     """
 
     handed = 0
@@ -184,10 +182,10 @@ class _Since(list[Any]):
 
 
 def by_pass(key: str, every: Callable[[], bool] = lambda: False) -> Callable[..., None]:
-    """Return a hook on ``KEPT`` that hands out a key's values whole, as far as they are there.
+    """Return a hook on ``KEPT`` that hands out a key's values pass by pass, not token by token.
 
-    ``every``: each request has the key from its prompt on. A request without it is given one None a token by SGLang where
-    another one of the same batch has values.
+    ``every``: give the key to all requests from their prompts on. Otherwise SGLang gives a request without the key one None
+    per token if another request of its batch has values.
     """
 
     def hook(result: Any, processor: Any, index: int, req: Any, logits: Any) -> None:

@@ -1,4 +1,4 @@
-"""``compat`` for the processes that run a batch together: SGLang's private names of their groups.
+"""``compat`` for ranks, the processes that run a batch together: SGLang's private names for their groups.
 
 Looked up in the wheels of 0.5.20 to 0.5.23.
 """
@@ -12,10 +12,10 @@ from torch import Tensor
 
 
 def agreed(tensor: Tensor) -> Tensor:
-    """Return the tensor of the tensor-parallel group's first rank, at all of its ranks.
+    """Return, on every rank of the tensor-parallel group, the first rank's tensor.
 
-    Ranks sum in different orders: if only one passed a bound by a hair, they would go on with sequences
-    of different lengths and wait for each other forever.
+    Ranks sum in different orders. If rounding made only one of them accept a token, they would continue with
+    sequences of different lengths and wait for each other forever.
     """
     if (group := _group()) is None:
         return tensor
@@ -25,19 +25,19 @@ def agreed(tensor: Tensor) -> Tensor:
 
 
 def agreed_object(found: Any) -> Any:
-    """Do the same as ``agreed`` for an object on the host."""
+    """Return, on every rank, the first rank's object: ``agreed`` for Python objects."""
     group = _group()
     return found if group is None else group.broadcast_object(found, src=0)
 
 
 def leads() -> bool:
-    """Return whether this process decides for all that run its batch: it is their first one, or the only one."""
+    """Return whether this process decides for its batch: it is the first rank, or the only one."""
     group = _group()
     return group is None or group.rank_in_group == 0
 
 
 def _group() -> Any:
-    """Return the group of ranks that run one batch, or None if this one runs it alone."""
+    """Return the group of ranks that run this batch; None if this process runs it alone."""
     state = sys.modules.get("sglang.srt.distributed.parallel_state")
     if state is None or state._TP is None:
         return None
@@ -50,10 +50,10 @@ def _group() -> Any:
 
 
 def shares_passes(runner: Any) -> bool:
-    """Return whether several processes run a pass together."""
+    """Return whether several processes run each pass together."""
     return int(runner.server_args.tp_size) > 1
 
 
 def splits_batches(runner: Any) -> bool:
-    """Return whether each process has requests of its own, of the batches of one model."""
+    """Return whether each rank has its own requests (``--enable-dp-attention``)."""
     return bool(getattr(runner.server_args, "enable_dp_attention", False))

@@ -12,7 +12,7 @@ from semspec.models.location import ModelConfig
 from semspec.sglang_plugin.compat import KEPT, LOOPS, READING, Hook, since
 from semspec.storage.screen import last_line
 
-ROWS = 512  # of logits at a time: 300 MB in float32 for a vocabulary of 150,000
+ROWS = 512  # rows of logits at a time: 300 MB in float32 with a vocabulary of 150,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of one request that a pass adds: tokens ``start`` to ``end`` of its prompt."""
+    """The part of one request in a pass: tokens ``start`` to ``end`` of its prompt."""
 
     index: int  # of the request in the pass
     request: str
@@ -39,39 +39,39 @@ class Piece:
 
 
 class Pass(Protocol):
-    """The reads in one pass."""
+    """What is read in one pass."""
 
     layers: frozenset[int]  # 0: embeddings ... L: after the final norm
     rows: int  # of all requests together
     requests: int
-    followed: list[tuple[int, int]]  # rows, and the token after each: their log-probabilities
+    followed: list[tuple[int, int]]  # (row, token after it) whose log-probability is wanted
 
     def states(self, layer: int, x: Tensor) -> None:
         """Take the states [rows, width] of one of ``layers``."""
 
     def replies(self, logprobs: Tensor | None, trouble: str) -> dict[int, Any]:
-        """Return replies by request index; one with a ``copy`` method waits for the device."""
+        """Return replies by request index; a reply with a ``copy`` method still waits for the device."""
 
 
 class Watcher(Protocol):
-    """An object that reads the states of prompts."""
+    """Reads states of prompts and drafts."""
 
     def loaded(self, model: Loaded) -> None: ...
 
     def needed_from(self, custom_params: Any, prompt: int) -> int | None:
-        """Return the first position of a prompt whose states are wanted, or None."""
+        """Return the first prompt position whose states are wanted, or None."""
 
     def begin(self, requests: int, rows: int, pieces: Sequence[Piece]) -> Pass | None:
-        """Return the reads of a pass over so many requests and rows, or None."""
+        """Return what is read in a pass over prompts, or None."""
 
     def verifying(self, loops: Sequence[Any], nodes: int) -> Pass | None:
-        """Return the reads of a pass that verifies drafts of so many nodes each, or None."""
+        """Return what is read in a pass that verifies drafts of ``nodes`` nodes each, or None."""
 
 
 def _logprobs(
     processor: Any, states: Tensor, lm_head: Any, source: Any, followed: Sequence[tuple[int, int]]
 ) -> Tensor:
-    """Return log-probabilities [n] of the tokens after these rows, a few rows of logits at a time."""
+    """Return log-probabilities [n] of the tokens after these rows, computing ROWS rows of logits at a time."""
     from sglang.srt.layers.logits_processor import LogitsMetadata
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
@@ -85,29 +85,29 @@ def _logprobs(
 
 
 class _Once(list[Any]):
-    """A request's values, kept whole where SGLang slices them as if there were one per token."""
+    """A request's values, which stay whole when SGLang slices them as if there were one per token."""
 
     def __getitem__(self, at: Any) -> Any:
         return list(self) if isinstance(at, slice) and not at.start else super().__getitem__(at)
 
 
 class Reading:
-    """Hooks that let a watcher read states, and the translation of SGLang's objects for it.
+    """Hooks that let a watcher read states; they translate SGLang's objects for it.
 
-    Layers in between are captured with the mechanism that SGLang's models have for EAGLE-3
-    (``layers_to_capture``: i is the state before layer i), embeddings with a forward hook of the
-    embedding, the last states, after the final norm, where the logits are computed.
+    Inner layers are captured with the mechanism that SGLang's models have for EAGLE-3 (``layers_to_capture``:
+    i is the state before layer i), embeddings with a forward hook on the embedding module, and the last states
+    (after the final norm) where the logits are computed.
     """
 
     def __init__(self, watcher: Watcher, key: str) -> None:
         self.watcher, self.key = watcher, key
         self.running: Pass | None = None  # a process runs one pass at a time
-        self.missing: set[int] = set()  # layers that have not been seen in this pass
+        self.missing: set[int] = set()  # layers not seen yet in this pass
         self.captured: list[int] = []  # layers still to be captured in this pass
         self.own: list[int] = []  # layers that the server itself captures
         self.top = 0  # the last layer
-        self.logprobs: Tensor | None = None  # of the rows and tokens in this pass's ``followed``
-        # earlier versions append whole tensors to a list, which is passed to the logits processor
+        self.logprobs: Tensor | None = None  # of this pass's ``followed``
+        # older versions append whole tensors to a list, which goes to the logits processor
         self.captures = since("0.5.22")
 
     def hooks(self) -> list[Hook]:
@@ -139,7 +139,7 @@ class Reading:
             return
         try:
             self._load(runner, runner.server_args)
-        except UserError as error:  # an exception would reach the user as a page of traceback
+        except UserError as error:  # any other exception reaches the user as a page of traceback
             raise last_line(f"semspec's SGLang plugin: {error}") from error
 
     def _load(self, runner: Any, args: Any) -> None:
@@ -164,8 +164,8 @@ class Reading:
         setattr(runner, READING, True)
 
     def _prefix(self, result: int, req: Any, *args: Any) -> int | None:
-        """Limit the cached prefix, so that the states to read are computed."""
-        if req.output_ids:  # it was read before the request was retracted
+        """Limit how much of the prefix cache is used, so that the wanted states are computed."""
+        if req.output_ids:  # the prompt was read before the request was retracted
             return None
         params, length = req.sampling_params.custom_params, len(req.origin_input_ids)
         needed = self.watcher.needed_from(params, length)
@@ -186,7 +186,7 @@ class Reading:
         pieces, row = [], 0
         for index, req in enumerate(schedule.reqs):
             start, length, ids = starts[index], lengths[index], req.origin_input_ids
-            if not req.output_ids:  # otherwise it decodes in a mixed batch, or was retracted
+            if not req.output_ids:  # otherwise it is decoding in a mixed batch, or was retracted
                 end = min(start + length, len(ids))
                 params = req.sampling_params.custom_params
                 pieces.append(Piece(index, req.rid, params, ids, start, end, row))
@@ -216,7 +216,7 @@ class Reading:
             trouble = "the rows before the logits were not seen"
         logits = result.logits_output
         replies = reading.replies(self.logprobs, trouble)
-        if replies:  # one entry per request, None for those that asked nothing
+        if replies:  # one entry per request, None for requests that read nothing
             column = [replies.get(index) for index in range(reading.requests)]
             logits.customized_info = {**(logits.customized_info or {}), self.key: column}
         return result
@@ -263,7 +263,7 @@ class Reading:
         return original(processor, *given, *args, **kwargs)
 
     def _graph(self, original: Any, runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a pass that is read eagerly; other passes keep their graphs."""
+        """Run passes that are read without a CUDA graph; other passes keep theirs."""
         reading: Pass | None = getattr(batch, "_semspec_pass", None)
         if reading is not None and (reading.layers or reading.followed):
             return False
@@ -275,5 +275,5 @@ class Reading:
             info[self.key] = _Once(info[self.key])
 
     def _is_once(self, result: Any, streamer: Any, key: str) -> bool | None:
-        """Mark the reply as the request's, not a token's: it is sent even without a token."""
+        """Mark the reply as one per request, not per token, so that it is sent even without a token."""
         return True if key == self.key else None

@@ -1,7 +1,7 @@
-"""``compat`` for speculative decoding: SGLang's private names that rules and drafters touch.
+"""``compat`` for speculative decoding: the private names of SGLang that rules and drafters use.
 
-``compat_worker`` has those of the worker that drafts, ``compat_ranks`` those of processes that share a batch.
-Looked up in the wheels of 0.5.20 to 0.5.23; differences between them are noted.
+``compat_worker`` has those of the drafting worker, ``compat_ranks`` those of processes that share a batch.
+Looked up in the wheels of 0.5.20 to 0.5.23; differences between versions are noted.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from semspec.sglang_plugin.compat_ranks import shares_passes
 from semspec.types import Sampling
 
 OLDEST = "0.5.20"
-# one function verifies for EAGLE, EAGLE3, STANDALONE and NGRAM; SGLang's registry also hooks the
-# references of modules that imported it by name
+# one function verifies for EAGLE, EAGLE3, STANDALONE and NGRAM; SGLang's registry also hooks it in
+# modules that imported it by name
 SAMPLE = "speculative.eagle_utils.eagle_sample"
 LOADED = "model_executor.model_runner.ModelRunner.load_model"
-DRAFTED = "semspec_drafted"  # in our drafters' verify inputs: [requests] nodes without padding
+DRAFTED = "semspec_drafted"  # on our drafters' verify inputs: [requests] nodes without padding
 SMALL_MODEL = settings.MODEL  # the drafter that can draft whole steps
 ASKED = "managers.scheduler.Scheduler.get_internal_state"  # for /server_info
-ENDLESS = 1 << 30  # tokens, where SGLang has no limit
+ENDLESS = 1 << 30  # tokens, if SGLang has no limit
 RETRACTED = "managers.schedule_batch.Req.reset_for_retract"
-JUDGED = "semspec_judged"  # at a request: its steps are judged, and it is to go on exactly
-HELD = "semspec_held"  # at such a one: a token of its text, and where it stood in the output
-LOOP = "semspec_loop"  # at a request: the loop that judges its steps, where others draft
-RULES = "semspec_rules"  # at the target's runner: what requests ask of their verification
+JUDGED = "semspec_judged"  # on a request: its steps are judged, so only its loop may add tokens
+HELD = "semspec_held"  # on such a request: a token taken back, and its place in the output
+LOOP = "semspec_loop"  # on a request: the loop that judges its steps, if drafts are ``handed``
+RULES = "semspec_rules"  # on the target's runner: what requests ask of their verification
 
 
 def check_version() -> None:
-    """Raise UserError for a version that ``compat`` supports and this file does not."""
+    """Raise UserError for a version that ``compat`` supports but this file does not."""
     if not compat.since(OLDEST):
         raise UserError(
             f"rules and drafters are for SGLang {OLDEST} and later, this is {compat.version()}: install"
@@ -49,7 +49,7 @@ def params_of(request: Any) -> Any:
 
 
 def sampling_of(params: Any) -> Sampling:
-    """Return a request's sampling. SGLang turns temperature 0 into top_k = 1 on arrival."""
+    """Return a request's sampling. On arrival SGLang turns temperature 0 into top_k = 1."""
     if params.top_k == 1:
         return Sampling(0.0)
     cuts = int(params.top_k), float(params.top_p), float(params.min_p)
@@ -61,30 +61,30 @@ def asked(params: Any) -> Any:
 
 
 def loop_of(request: Any) -> Any:
-    """Return what ``keep_loop`` kept; None where nothing was."""
+    """Return the loop that ``keep_loop`` stored; None if there is none."""
     return getattr(request, LOOP, None)
 
 
 def keep_loop(request: Any, loop: Any) -> None:
-    """Keep a request's loop as long as the request."""
+    """Store a loop on its request, so that it lives as long as the request."""
     setattr(request, LOOP, loop)
 
 
 def text_of(request: Any) -> tuple[list[int], list[int]]:
-    """Return a request's prompt and output, as far as passes are booked."""
+    """Return a request's prompt and output, up to the last pass that SGLang has recorded."""
     return list(request.origin_input_ids), list(request.output_ids)
 
 
 def goes_on_exactly(request: Any) -> None:
-    """Note that no token may come into a request's text that its loop did not write."""
+    """Mark a request so that its text gets no token that its loop did not write."""
     setattr(request, JUDGED, True)
 
 
 def take_back(result: Any, request: Any, *_: Any) -> None:
-    """Take the last token of a retracted text back.
+    """Take back the last token of a retracted text.
 
-    The pass that reads the text again writes a token. It is to be this one (``held``), and not another one behind it. Values that
-    SGLang keeps by token would have it twice: then SGLang's token stays.
+    The pass that reads the text again writes one token. It must write this token (``held``) again, not a further one. If
+    SGLang keeps values per token, this token would appear twice; then SGLang's own token stays.
     """
     output = request.output_ids
     if getattr(request, JUDGED, False) and output and not request.return_logprob:
@@ -93,13 +93,13 @@ def take_back(result: Any, request: Any, *_: Any) -> None:
 
 
 def held(request: Any) -> int | None:
-    """Return the token that was taken back from a request's text, where that ends before it."""
+    """Return the token that was taken back, if the request's text now ends right before it."""
     place, token = getattr(request, HELD, (-1, None))
     return token if place == len(request.output_ids) else None
 
 
 def budget_of(params: Any) -> int:
-    """Return how many tokens a request may have written at its end."""
+    """Return the most tokens that a request may write in all."""
     return ENDLESS if params.max_new_tokens is None else int(params.max_new_tokens)
 
 
@@ -114,13 +114,13 @@ def ends_of(params: Any, stop_ids: frozenset[int]) -> frozenset[int]:
 
 
 def constrained(params: Any) -> bool:
-    """Return whether a grammar says which tokens may follow."""
+    """Return whether a grammar constrains the request's tokens."""
     kinds = ("json_schema", "regex", "ebnf", "structural_tag")
     return any(getattr(params, kind, None) is not None for kind in kinds)
 
 
 def tell(output: Any, requests: int, key: str, values: Mapping[int, Any]) -> None:
-    """Hand out lists with a pass's result, by request, in front of what is there under this key."""
+    """Add lists, by request, to a pass's result, before the values already there under this key."""
     info = output.customized_info or {}
     there = info.get(key) or [None] * requests
     column = [[*(values.get(i) or ()), *(own or ())] or None for i, own in enumerate(there)]
@@ -128,7 +128,7 @@ def tell(output: Any, requests: int, key: str, values: Mapping[int, Any]) -> Non
 
 
 class Verifying:
-    """One call of ``eagle_sample``: the drafts of a batch, and the target's logits over them."""
+    """One call of ``eagle_sample``: the drafts of a batch, and the target's logits for them."""
 
     def __init__(self, verify_input: Any, batch: Any, output: Any, grammar_mask: Any) -> None:
         self.verify_input, self.batch = verify_input, batch
@@ -149,11 +149,11 @@ class Verifying:
         return self.verify_input.retrieve_next_token, self.verify_input.retrieve_next_sibling
 
     def length(self, request: int) -> int:
-        """Return how many tokens a request's text has: its last one is the tree's root, and not in the cache yet."""
+        """Return the length of a request's text; its last token is the tree's root and not in the KV cache yet."""
         return int(self.batch.seq_lens[request]) + 1
 
     def first_paths(self) -> list[list[int]]:
-        """Return the nodes of each tree's path of first children that were proposed, from the root on."""
+        """Return, for each tree, the path of first children from the root on, up to the last proposed node."""
         proposed = self.proposed(trees.parents_of(*self.links))
         real = None if proposed is None else proposed.tolist()
         found = []
@@ -172,13 +172,13 @@ class Verifying:
 
     @property
     def loops(self) -> dict[int, Any]:
-        """By request, the loop that judges its draft: none where SGLang's verification does."""
+        """By request, the loop that judges its draft; requests that SGLang verifies are left out."""
         found = getattr(self.verify_input, LOOPS, None) or ()
         return {i: loop for i, loop in enumerate(found) if loop is not None}
 
     @contextmanager
     def ending(self, ends: Mapping[int, int]) -> Iterator[None]:
-        """Let the trees of these requests end behind a node, for the time of the call."""
+        """Cut the trees of these requests after the given node, during the call."""
         held = self.verify_input.retrieve_next_token
         if ends:
             rows, nodes = (on(list(some), held.device) for some in (ends, ends.values()))
@@ -191,18 +191,18 @@ class Verifying:
             self.verify_input.retrieve_next_token = held
 
     def tell(self, key: str, values: Mapping[int, Any]) -> None:
-        """Hand out lists with this pass's result, by request."""
+        """Add lists, by request, to this pass's result."""
         tell(self.output, len(self.requests), key, values)
 
     def show(self, logits: Tensor) -> None:
-        """Replace the logits that SGLang uses from now on."""
+        """Replace the logits that SGLang uses from here on."""
         self.output.next_token_logits = logits
 
     @contextmanager
     def already_cut(self, requests: Sequence[int]) -> Iterator[None]:
-        """Keep SGLang from applying top-p to these requests: their logits allow only what may be drawn.
+        """Keep SGLang from applying top-p to these requests, whose logits are already cut to what may be drawn.
 
-        After min-p less mass is left, of which top-p would take its share once more.
+        Min-p has removed mass, and a second top-p would cut its share from the smaller rest.
         """
         info = self.batch.sampling_info
         true = info.top_ps
@@ -216,13 +216,13 @@ class Verifying:
     def settle(self) -> Tensor:
         """Apply penalties, biases and grammar to the logits in place, and return the original logits.
 
-        ``eagle_sample`` is about to do the same, but a rule has to see these settings of the request
-        beforehand. Give ``eagle_sample`` the original logits, so that nothing is applied twice.
+        ``eagle_sample`` will do the same, but a rule needs the adjusted logits first. Give ``eagle_sample``
+        the original logits, so that nothing is applied twice.
         """
         info, n, logits = self.batch.sampling_info, self.n, self.logits
         additive, scaling = info.acc_additive_penalties, info.acc_scaling_penalties
         adjustments = (additive, scaling, info.logit_bias)
-        # a grammar's mask alone needs no copy: applied twice it masks the same tokens
+        # a grammar's mask alone needs no copy: applying it twice changes nothing
         raw = logits if all(one is None for one in adjustments) else logits.clone()
         if additive is not None:
             logits.add_(additive.repeat_interleave(n, 0))
@@ -237,7 +237,7 @@ class Verifying:
         return raw
 
     def takes_the_likeliest(self) -> bool:
-        """Return whether SGLang takes the argmax: all are greedy, or the device cannot sample."""
+        """Return whether SGLang takes the argmax: all requests are greedy, or it cannot sample on this device."""
         from sglang.srt.speculative import eagle_utils as theirs
 
         greedy = bool(self.batch.sampling_info.is_all_greedy)
@@ -248,7 +248,7 @@ class Verifying:
         return bool(theirs._verify_uses_greedy(is_all_greedy=greedy, **on))
 
     def coins(self) -> Tensor:
-        """Return random numbers [requests, n] that SGLang does not use itself."""
+        """Return random numbers [requests, n] that SGLang itself does not use."""
         n, seed = self.n, self.batch.sampling_info.sampling_seed
         if seed is None:
             return torch.rand(len(self.requests), n, device=self.logits.device)
@@ -260,9 +260,9 @@ class Verifying:
         return drawn[:, n + 1 :]  # after those that SGLang uses
 
     def proposed(self, parents: Tensor) -> Tensor | None:
-        """Return which nodes a drafter really proposed, bool [requests, n]; None means all of them.
+        """Return which nodes a drafter really proposed, bool [requests, n]; None means all.
 
-        SGLang's own NGRAM pads a tree with token 0 under the root, as which a drafted 0 counts there.
+        SGLang's own NGRAM pads a tree with token 0 under the root, so a drafted 0 there counts as padding.
         """
         from sglang.srt.speculative.spec_info import SpecInputType
 
@@ -276,29 +276,29 @@ class Verifying:
 
 
 def reads_verification(runner: Any) -> bool:
-    """Return whether states can be read in verifying passes: by the part ``probe``, in no CUDA graph, on one rank."""
+    """Return whether states can be read in verifying passes: the part ``probe`` is on, no CUDA graphs, one rank."""
     return eager(runner) and bool(getattr(runner, READING, False)) and not shares_passes(runner)
 
 
 def tell_server_info(state: Any, key: str, value: Any) -> None:
-    """Add an entry to what /server_info says of a scheduler."""
+    """Add an entry to what /server_info reports about a scheduler."""
     state.internal_state[key] = value
 
 
 def algorithm() -> str:
-    """Return who drafts in this server; "" where nobody does."""
+    """Return the server's speculative algorithm; "" without one."""
     from sglang.srt.runtime_context import get_spec
 
     return str(get_spec().speculative_algorithm or "")
 
 
 def share_rules(runner: Any, rules: Any) -> None:
-    """Keep what requests ask of their verification where the drafter of the same process finds it."""
+    """Store the rules on the runner, where the drafter of the same process finds them."""
     setattr(runner, RULES, rules)
 
 
 def rules_of(runner: Any) -> Any:
-    """Return what ``share_rules`` kept; None where the part for rules is not switched on."""
+    """Return the rules that ``share_rules`` stored; None if the part ``verification`` is off."""
     return getattr(runner, RULES, None)
 
 
@@ -307,7 +307,7 @@ def is_target(runner: Any) -> bool:
 
 
 def place(runner: Any) -> tuple[str, str | None, str]:
-    """Return path, revision and tokenizer of the model that a runner has loaded."""
+    """Return path, revision and tokenizer of a runner's model."""
     args = runner.server_args
     return args.model_path, args.revision, args.tokenizer_path or args.model_path
 
@@ -334,7 +334,7 @@ def device(runner: Any) -> torch.device:
 
 
 def embeddings(runner: Any) -> Callable[[Tensor], Tensor]:
-    """Return a look-up of input embeddings, by which all ranks ask for the same rows."""
+    """Return a look-up of input embeddings; all ranks must ask it for the same rows."""
     try:
         table = runner.model.get_input_embeddings()
     except AttributeError:
@@ -354,14 +354,14 @@ def embeddings(runner: Any) -> Callable[[Tensor], Tensor]:
 
 
 def on(values: Sequence[int], where: torch.device) -> Tensor:
-    """Make a small tensor on a device without waiting for the work running there."""
+    """Return a small tensor on a device without waiting for the work running there."""
     made = torch.tensor(values, dtype=torch.long)
     made = made.pin_memory() if where.type == "cuda" else made
     return made.to(where, non_blocking=True)
 
 
 def eager(runner: Any) -> bool:
-    """Return whether no pass is a CUDA graph."""
+    """Return whether passes run without CUDA graphs."""
     return device(runner).type == "cpu" or bool(runner.server_args.disable_cuda_graph)
 
 

@@ -1,4 +1,4 @@
-"""``compat`` for our drafters: the worker that drafts, made of SGLang's NGRAM worker, and its name for the command line.
+"""``compat`` for our drafters: the drafting worker, a subclass of SGLang's NGRAM worker, and its command-line name.
 
 Looked up in the wheels of 0.5.20 to 0.5.23.
 """
@@ -15,24 +15,24 @@ from semspec.sglang_plugin.compat import LOOPS
 from semspec.sglang_plugin.compat_speculative import DRAFTED, eager, held, on, tell
 from semspec.sglang_plugin.protocol import ROUNDS
 
-# rows of a verifying pass that cost as much as launching a pass of one row without a CUDA graph: derived from what GPUs
-# compute in the time that launching takes, not measured
+# a verifying pass of so many rows costs as much as launching a one-row pass without a CUDA graph: derived from what GPUs
+# compute in the launch time, not measured
 GRAPH_ROWS = 512
-# moves kept tokens to where the text's are, and commits states of linear attention
+# move the KV of accepted tokens into place, and commit states of linear attention
 BEHIND_TREES = "move_accept_tokens_to_target_kvcache", "commit_mamba_states_after_verify"
-WORKERS: dict[str, Callable[[], type]] = {}  # of our drafters, by their last options
+WORKERS: dict[str, Callable[[], type]] = {}  # by algorithm, with the options registered last
 
 
 def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> None:
-    """Register a name for ``--speculative-algorithm`` that acts as NGRAM, but with another worker.
+    """Register a name for ``--speculative-algorithm`` that behaves like NGRAM with another worker.
 
-    ``width`` is the default number of nodes, used without ``--speculative-num-draft-tokens``.
+    ``width``: the number of nodes if ``--speculative-num-draft-tokens`` is not given.
     """
     from sglang.srt.speculative import spec_registry
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     WORKERS[name] = worker
-    if name in spec_registry._REGISTRY:  # a process may start two servers, with other options
+    if name in spec_registry._REGISTRY:  # a process may start two servers with different options
         return
     ngram = SpeculativeAlgorithm.NGRAM
 
@@ -48,7 +48,7 @@ def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> Non
                 server_args.speculative_num_draft_tokens = width
             ngram.handle_server_args(server_args)
 
-        def __getattr__(self, asked: str) -> Any:  # attributes that only built-in algorithms have
+        def __getattr__(self, asked: str) -> Any:  # for attributes that only built-ins have
             if asked.startswith("__"):
                 raise AttributeError(asked)
             return getattr(ngram, asked)
@@ -59,9 +59,9 @@ def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> Non
 
 
 def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
-    """Return NGRAM's worker class with ``corpus(runner, n)`` in place of its own: ``drafting.Drafts``.
+    """Return a subclass of NGRAM's worker with ``corpus(runner, n)``, a ``drafts.Drafts``, as its corpus.
 
-    It meets the requests before each draft and gets the results of the target's passes.
+    The corpus is shown the requests before each draft, and gets the results of the target's passes.
     """
     from sglang.srt.configs.hybrid_arch import mambaish_config
     from sglang.srt.speculative import ngram_worker as theirs
@@ -77,18 +77,18 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 super().__init__(server_args, gpu_id, *args, target_worker=target_worker, **kw)
             finally:
                 theirs.NgramCorpus = known
-            # how many of a request's last tokens are handed over: more than one round can add
+            # how many of a request's last tokens the corpus gets: more than one round can add
             self.max_trie_depth = 2 * self.draft_token_num
             self._prepared: Any = None  # the trees of the pass that is about to run
-            self._decodes = False  # it is a decoding one
-            self._prev_decode_rids: set[str] = set()  # SGLang's own: who was in the last one
-            # linear attention: its states are committed by verifying passes
+            self._decodes = False  # True while a plain decoding pass runs
+            self._prev_decode_rids: set[str] = set()  # SGLang's own: requests of the last pass
+            # linear attention: only verifying passes commit its states
             self._linear = mambaish_config(runner.model_config) is not None
-            # what SGLang does behind a verified tree, and need not do where the tree was its root
+            # what SGLang does after verifying a tree; not needed if the tree was only its root
             self._behind = {name: getattr(theirs, name) for name in BEHIND_TREES}
 
         def _init_preallocated_tensors(self) -> None:
-            """Make the tensors of a pass twice: for whole trees, and for their roots alone."""
+            """Allocate the tensors of a pass twice: for whole trees, and for their roots alone."""
             super()._init_preallocated_tensors()
             own = self.__dict__
             wide = dict(own)
@@ -107,7 +107,7 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
 
         @contextmanager
         def _plainly(self) -> Iterator[None]:
-            """Have the target read the last token of each text alone, as in plain decoding."""
+            """Let the target read only the last token of each text, as in plain decoding."""
             nodes, sees = self._prepared
             n = self.draft_token_num
             held = {name: getattr(self, name) for name in self._single}
@@ -125,7 +125,7 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 self.__dict__.update(held, _target_worker=worker)
 
         def _padded(self, result: Any) -> None:
-            """Give the result of a plain pass the width that SGLang expects of every pass."""
+            """Pad the result of a plain pass to the width that SGLang expects of every pass."""
             draft = result.next_draft_input
             wide = draft.accept_tokens.new_zeros(len(draft.accept_lens), self.draft_token_num)
             wide[:, 0] = draft.accept_tokens
@@ -139,7 +139,7 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
 
         @contextmanager
         def _decoding(self, batch: Any) -> Iterator[None]:
-            """Have the batch decoded as without speculation: SGLang draws, and nothing is verified."""
+            """Let the batch be decoded without speculation: SGLang draws, and nothing is verified."""
             draft, where = batch.spec_info, batch.req_pool_indices
             last = (draft.accept_lens - 1).long()[:, None]
             kept = draft.accept_tokens.view(len(last), -1)
@@ -154,9 +154,9 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 self._decodes = False
 
         def _decoded(self, batch: Any, *args: Any, **kw: Any) -> Any:
-            """Return the result of such a pass."""
+            """Run a pass under ``_decoding`` and return its result."""
             with self._decoding(batch):
-                # SGLang takes a batch that is not verified for a prompt's, and its lengths for those behind the pass
+                # SGLang handles an unverified batch like prompts, and takes its lengths as those after the pass
                 result = super().forward_batch_generation(batch, *args, **kw)
             result.next_token_ids = result.next_draft_input.accept_tokens
             here = {request.rid for request in batch.reqs}
@@ -175,13 +175,13 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 setattr(batch.spec_info, LOOPS, self.ngram_corpus.loops)
 
         def _first_of(self, request: Any) -> int | None:
-            if request.output_ids:  # it was retracted, and its text goes on
+            if request.output_ids:  # it was retracted, and its text continues
                 return held(request)
             said: int | None = self.ngram_corpus.prompt_end(request)
             return held(request) if said is None else said
 
         def _write_first(self, requests: Sequence[Any], result: Any) -> None:
-            """Let the output begin with the token that a request says, in place of the one that was drawn."""
+            """Replace the first drawn token by the one that the request prescribes, if it does."""
             begun = {
                 i: token
                 for i, request in enumerate(requests)
@@ -243,11 +243,11 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Stand for ``BEHIND_TREES`` where each text has one token more, in its place already."""
+    """Replace ``BEHIND_TREES`` in passes that add one token to each text, which is in place already."""
 
 
 class _Decoding:
-    """The target's worker, which reads roots of trees by a decoding pass: every attention backend knows that."""
+    """The target's worker, made to read tree roots with a decoding pass, which every attention backend supports."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
@@ -262,7 +262,7 @@ class _Decoding:
 
 @contextmanager
 def _as_decoded(batch: Any, given: Mapping[str, Any]) -> Iterator[None]:
-    """Give a batch, for a while, what ScheduleBatch.prepare_for_decode leaves there, and other values."""
+    """Temporarily give a batch what ScheduleBatch.prepare_for_decode sets, and the ``given`` values."""
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     lengths = ("seq_lens", "seq_lens_cpu", "orig_seq_lens")
@@ -279,9 +279,9 @@ def _as_decoded(batch: Any, given: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _drawn_simply(batch: Any) -> bool:
-    """Return whether SGLang draws for a batch alike with and without speculation.
+    """Return whether SGLang draws the same for a batch with and without speculation.
 
-    Where it verifies, penalties, grammars and log-probabilities go other ways, and processors of logits are not called.
+    When it verifies, penalties, grammars and log-probabilities take other code paths, and logit processors are not called.
     """
     info = batch.sampling_info
     penalties = info.penalizer_orchestrator
@@ -296,11 +296,11 @@ def _drawn_simply(batch: Any) -> bool:
 
 
 def _saves(worker: Any, batch: Any) -> bool:
-    """Return whether a decoding pass is cheaper for a batch without drafts, and can stand for a verifying one."""
+    """Return whether, without drafts, a decoding pass can replace the verifying pass of a batch and is cheaper."""
     runner = worker.model_runner
     if worker._linear:
         return False
-    if any(request.return_hidden_states for request in batch.reqs):  # rows are as many as nodes
+    if any(request.return_hidden_states for request in batch.reqs):  # expects a row per node
         return False
     rows = len(batch.reqs) * worker.draft_token_num
     return eager(runner) or rows >= GRAPH_ROWS

@@ -1,12 +1,12 @@
-"""Drafters inside SGLang: ``prompt_lookup``, ``suffix`` and ``adapld`` as its tree drafters, and a small model, ``lm``.
+"""Drafters inside SGLang: the tree drafters ``prompt_lookup``, ``suffix`` and ``adapld``, and a small model, ``lm``.
 
     SEMSPEC_SGLANG='{"drafting": {}}' sglang serve ... --speculative-algorithm SEMSPEC_SUFFIX
     SEMSPEC_SGLANG='{"drafting": {"suffix": {"longest": 20}}}'                with other options
     SEMSPEC_SGLANG='{"drafting": {"lm": {"model": "owner/draft"}}}'           SEMSPEC_LM
 
-SGLang's own NGRAM searches earlier generations for the end of the text; the first three search the request's own
-prompt and output, with one session per request. A tree has ``--speculative-num-draft-tokens`` nodes
-including the last token; those that a drafter does not fill are padding, judged like any other token.
+SGLang's own NGRAM looks up the end of the text in earlier generations; the first three drafters look it up in the
+request's own prompt and output, with one session per request. A tree has ``--speculative-num-draft-tokens`` nodes
+including the last token. Nodes that a drafter does not fill are padding, judged like any other token.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ WIDTHS = {"prompt_lookup": 11, "suffix": 24, "adapld": 32}  # nodes, with the la
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The drafters' options, as in the loop; SGLang's argument chooses the drafter."""
+    """The drafters' options, as outside SGLang; ``--speculative-algorithm`` chooses the drafter."""
 
     prompt_lookup: Mapping[str, Any] = field(default_factory=dict)
     suffix: Mapping[str, Any] = field(default_factory=dict)
     adapld: Mapping[str, Any] = field(default_factory=dict)
     lm: Mapping[str, Any] = field(default_factory=dict)  # ``model_drafts.ModelOptions``
-    adaptive: bool = True  # copies are dropped where reading them takes longer than it saves
+    adaptive: bool = True  # drop drafts if verifying them takes longer than it saves
 
     def drafter(self, name: str) -> Any:
         return build(plugin("drafter", name).cls, getattr(self, name), f"drafting.{name}")
 
 
 def prepare(options: Options) -> None:
-    """Register the drafters' names, which SGLang's own arguments are checked against."""
+    """Register the drafters' names before SGLang checks its arguments against the known names."""
     compat.check_version()
     for name, width in WIDTHS.items():
         drafter = options.drafter(name)
@@ -62,7 +62,7 @@ def prepare(options: Options) -> None:
 
 
 def hooks(options: Options) -> list[Hook]:
-    """Return the hook for what SGLang takes out of a batch, in a process that may run a model."""
+    """Return the hook on requests that SGLang retracts from a batch."""
     return [Hook(compat.RETRACTED, compat.take_back, "AFTER")]
 
 

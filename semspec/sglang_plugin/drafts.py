@@ -1,4 +1,4 @@
-"""The drafts of a server's requests, as SGLang takes them from a corpus: one session for each request."""
+"""Drafts for a server's requests, behind the interface of SGLang's NGRAM corpus; one session per request."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Rules(Protocol):
     """What requests ask of their verification."""
 
     def steps(self, params: Any) -> Steps | None:
-        """Return a request's rule for whole steps; None where SGLang's verification decides."""
+        """Return a request's rule for whole steps; None if SGLang's verification decides."""
 
     def usual(self) -> Steps | None:
         """Return the rule of requests that name none, if it judges whole steps."""
 
     def off(self, params: Any) -> bool:
-        """Return whether nothing is to be drafted for a request."""
+        """Return whether a request wants no drafts."""
 
     def drafted_by(self, drafter: Mapping[str, Any]) -> None:
-        """Take note of the small model that drafts, for who asks the server."""
+        """Record the small model that drafts, to be reported by the server."""
 
     def counted_in(self, passes: Mapping[str, int]) -> None:
-        """Take note where the target's passes are counted, for who asks the server."""
+        """Record where the target's passes are counted, to be reported by the server."""
 
 
 class Drafts:
-    """A replacement for NGRAM's corpus: proposes a tree to each request of a batch."""
+    """Replaces NGRAM's corpus: proposes a tree for each request of a batch."""
 
     def __init__(
         self,
@@ -57,37 +57,37 @@ class Drafts:
         payoff: Payoff | None = None,
         rules: Rules | None = None,
     ) -> None:
-        """``payoff`` decides whether drafts are read; None: always."""
+        """``payoff`` decides whether drafts are verified; None: always."""
         if n < 2:
             raise UserError(
                 f"--speculative-num-draft-tokens {n} leaves no room for a draft: give 2"
             )
         self.drafter, self.n, self.kit, self.rows, self.rules = drafter, n, kit, rows, rules
         self.counts: list[int] = []  # nodes of the last trees, without padding
-        # of the same requests: the loop that judges the tree, None where SGLang's verification does
+        # of the same requests: the loop that judges the tree, None if SGLang verifies it
         self.loops: list[Solving | Elsewhere | None] = []
-        # by place in the batch, what is told with the next pass beside its loops' rounds
+        # by place in the batch, what the next pass reports beside the rounds of its loops
         self.marks: dict[int, list[Mapping[str, Any]]] = {}
-        self.passes = {"drafted": 0, "plain": 0}  # of the target: over drafts, and over none
+        self.passes = {"drafted": 0, "plain": 0}  # target passes with and without drafts
         self.payoff = payoff
-        self.may_drop = False  # whether a pass over no drafts is cheaper, for the next batch
-        # whether loops judge what the next pass writes, whatever is drafted
+        self.may_drop = False  # whether the next batch's pass is cheaper without drafts
+        # whether loops judge what the next pass writes, with or without drafts
         self._judging = False
         self._sessions: dict[str, Session] = {}
 
     @property
     def nothing_drafted(self) -> bool:
-        """Whether the last trees are no more than the last tokens of their texts, and only logits are read of them."""
+        """Whether the last trees consist only of their roots, and no loop reads their states."""
         reads_states = any(loop is not None and loop.reads_states for loop in self.loops)
         return not reads_states and all(count == 1 for count in self.counts)
 
     @property
     def nothing_judged(self) -> bool:
-        """Whether nobody here looks at the rows of the next pass, which is over no drafts: SGLang may draw by itself."""
+        """Whether nothing here needs the rows of the next pass, which has no drafts, so that SGLang may draw by itself."""
         return not self.rows.reads and not self._judging
 
     def rests(self, rids: Sequence[str]) -> bool:
-        """Return whether the next pass is over no drafts and looked at by nobody, known without a draft."""
+        """Return whether it is known, before drafting, that the next pass has no drafts and nothing here needs its rows."""
         return False
 
     def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
@@ -104,7 +104,7 @@ class Drafts:
             self._judging = self._judging or session.judged
 
     def prompt_end(self, request: Any) -> int | None:
-        """Return the token that the pass over a request's prompt is to write, None where SGLang draws it."""
+        """Return the token that the pass over a request's prompt must write; None if SGLang draws it."""
         return None
 
     def _session(self, rid: str, request: Any) -> Session:
@@ -130,7 +130,7 @@ class Drafts:
             chain = list(range(-1, len(drafted.tokens) - 1))
             trees.append((drafted.tokens, chain if drafted.parents is None else drafted.parents))
             grades.append(draft.grade)
-        if self.rows.reads:  # they depend on numbers that may differ between ranks in the last bit
+        if self.rows.reads:  # these trees depend on numbers whose last bit may differ between ranks
             trees = compat_ranks.agreed_object(trees)
         if not self._paying(rids, sessions, trees, grades, began):
             trees = [([], []) for _ in trees]
@@ -154,7 +154,7 @@ class Drafts:
         sessions: Sequence[Session],
         trees: Sequence[tuple[Sequence[int], Sequence[int]]],
     ) -> None:
-        """Take note of what the target is going to read."""
+        """Take note of the trees that the target will read."""
 
     def _paying(
         self,
@@ -164,7 +164,7 @@ class Drafts:
         grades: Sequence[int],
         began: float,
     ) -> bool:
-        """Return whether these drafts, which were begun at that time, are to be read."""
+        """Return whether these drafts, begun at time ``began``, are worth verifying."""
         if self.payoff is None or not self.may_drop:
             return True
         proposed = [
@@ -190,14 +190,14 @@ class Drafts:
             answer = self.rows.answer(query, session)
 
     def prefilled(self, fed: Sequence[tuple[str, Any, int, int]], states: Any) -> None:
-        """Take the states of a pass over prompts: for each request the rows from one position on."""
+        """Take the states of a pass over prompts; ``fed``: each request's id, itself, first position and count."""
         if self.payoff is not None:
             self.payoff.interrupted()
         if self.rows.hidden is None or states is None:
             return
         at = 0
         for rid, request, start, length in fed:
-            # SGLang may hand out a buffer that the next pass overwrites
+            # cloned, as the next pass may overwrite SGLang's buffer
             rows = states[at : at + length].clone()
             self._session(rid, request).prompt_states.append((start, rows))
             at += length
@@ -205,13 +205,13 @@ class Drafts:
             del self._sessions[next(iter(self._sessions))]
 
     def verified(self, rids: Sequence[str], width: int, logits: Any, states: Any) -> None:
-        """Take a pass over the first ``width`` nodes of the last trees; the path that each text took is known at the next draft."""
+        """Take a pass over the first ``width`` nodes of the last trees; accepted paths are only known at the next draft."""
         self.passes["plain" if width == 1 else "drafted"] += 1
         if self.rows.reads:
             self.rows.keep(rids, width, logits, states)
 
     def erase_match_state(self, rids: Sequence[str]) -> None:
-        """Drop requests that are no longer decoded; one that returns is opened again."""
+        """Drop the sessions of requests that are no longer decoded; a request that returns gets a new one."""
         for rid in rids:
             self._sessions.pop(rid, None)
             if self.payoff is not None:
@@ -221,7 +221,7 @@ class Drafts:
         self._sessions.clear()
 
     def _nothing(self, *_: Any) -> None:
-        """Do nothing: no work runs in the background, and each session keeps its own text."""
+        """Do nothing: no work runs in the background, and each session has its own text."""
 
     synchronize = batch_put = _nothing
 
@@ -239,20 +239,20 @@ class Session:
     request: Any
     drafting: DraftSession
     context: Context
-    tree: Draft | None = None  # the last one that was proposed
+    tree: Draft | None = None  # the last proposed tree
     root: int = 0  # length of the text when the last tree was proposed
     prompt_states: list[tuple[int, Any]] = field(default_factory=list)
-    judged: bool = False  # by a loop that somebody else keeps
-    loop: Solving | None = None  # writes the text, where whole steps are judged
-    # the text's length when the loop was left out, because nothing is drafted; None: it was not
+    judged: bool = False  # by a loop that is not kept here (``handed``)
+    loop: Solving | None = None  # writes the text, if whole steps are judged
+    # the text's length when the loop was suspended because nothing is drafted; None: it runs
     resting: int | None = None
-    told_resting: bool = False  # as far as who reads its rounds knows
-    begun: bool = False  # whether was asked what the request wants
-    silent: bool = False  # it wants no drafts
+    told_resting: bool = False  # whether the last mark sent to the client says that the loop rests
+    begun: bool = False  # whether the request's wishes have been read
+    silent: bool = False  # the request wants no drafts
     booked: int = 0  # length of the text when it was last decided whether drafts pay
 
     def catch_up(self, tail: Sequence[int], length: int) -> None:
-        """Append the text's new tokens: it is now ``length`` tokens long and ends with ``tail``."""
+        """Append the text's new tokens; it is now ``length`` tokens long and ends with ``tail``."""
         new = length - len(self.context)
         self.root = len(self.context)
         if new:
@@ -261,7 +261,7 @@ class Session:
 
 
 def kit_of(runner: Any, text: Text) -> Kit:
-    """Return what loops of the target's text work with, but for what each request says."""
+    """Return the kit that loops on the target's text share, without what each request sets."""
     return Kit(
         "",
         Sampling(0.0),
@@ -274,7 +274,7 @@ def kit_of(runner: Any, text: Text) -> Kit:
 
 
 def fitted(draft: Draft, nodes: int) -> Draft:
-    """Return the draft with at most ``nodes`` nodes: the shallowest, then those proposed first."""
+    """Return the draft cut to ``nodes`` nodes: the shallowest ones, and among equals those proposed first."""
     if len(draft.tokens) <= nodes:
         return draft
     if draft.parents is None:
@@ -292,7 +292,7 @@ def worth_it(
     began: float,
     agreed: Callable[[bool], bool] = bool,
 ) -> bool:
-    """Book what the texts have gained, and decide about their next drafts; ``agreed``: the decision that counts."""
+    """Book what the texts have gained, and decide whether to verify their next drafts; ranks agree by ``agreed``."""
     payoff.begin([draft.request for draft in proposed], began)
     for draft, session in zip(proposed, sessions, strict=True):
         payoff.gained(draft.request, session.context.tokens[session.booked :])
@@ -311,8 +311,8 @@ def lay_out(
 ) -> None:
     """Fill ``nodes`` [n] and ``sees`` [n, n]: the last token, the draft below it, then padding.
 
-    Padding is one chain below the last token, starting with a token that no drafted sibling has: rules
-    that sum a family's probabilities need siblings to differ.
+    Padding is one chain below the last token. It starts with a token that no drafted sibling has, because
+    rules that sum the probabilities of siblings need them to differ.
     """
     n, used = len(nodes), 1 + len(tokens)
     taken = {token for token, parent in zip(tokens, parents, strict=True) if parent < 0}

@@ -1,11 +1,11 @@
-"""Rules for whole steps where others draft: SGLang's own drafters (EAGLE, EAGLE3, STANDALONE, NGRAM), or ours that copy.
+"""Rules for whole steps with drafts from elsewhere: SGLang's drafters (EAGLE, EAGLE3, STANDALONE, NGRAM) or our copying ones.
 
-The loop of a request (``steps``) is the same. Its drafter asks no model: it is handed, when the target has read a tree, that
-tree's first path, and the rule judges what the path has of whole steps and of the one that it breaks off in. A rejected step is
-finished by the target up to its end, with the next paths as nested drafts. Siblings beside the path are for token rules.
+A request's loop (``steps``) is the same as with a small model, but its drafter asks no model: after the target has read a
+tree, it is handed the tree's path of first children. The rule judges the whole steps in the path and the unfinished one at
+its end. The target finishes a rejected step, with the next paths as nested drafts. Only token rules use the other branches.
 
-Such a path must not have been drawn at random (EAGLE's and STANDALONE's are the likeliest tokens, NGRAM's and ours are
-copies): the loop takes each of its tokens for a point mass.
+Such a path must not have been drawn at random (EAGLE's and STANDALONE's are the most likely tokens, NGRAM's and ours are
+copies), because the loop treats each of its tokens as a point mass.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from semspec.types import Answer, Context, What
 
 
 def hand(loop: Solving, proposed: Sequence[int]) -> None:
-    """Give a loop the tokens that were proposed, for whatever it asks a drafter until the target's pass."""
+    """Answer all of a loop's draft queries before its next target pass with the proposed tokens."""
     while (query := loop.drafts) is not None:
         assert query.generate is not None
         loop.drafted(Answer(list(proposed[: query.generate.limit])))
@@ -47,12 +47,12 @@ class HandedLoops:
     def __init__(
         self, runner: Any, split: str, steps_of: Callable[[Any], Steps | None], algorithm: str
     ) -> None:
-        """``steps_of``: a request's rule for steps by its parameters."""
+        """``steps_of``: returns a request's rule for steps, given its parameters."""
         self.runner, self.split, self.steps_of, self.algorithm = runner, split, steps_of, algorithm
 
     @cached_property
     def kit(self) -> Kit:
-        """What loops work with; raise UserError where the tokenizer cannot be read."""
+        """The kit that loops share; raises UserError if the tokenizer cannot be read."""
         _, revision, tokenizer = compat.place(self.runner)
         return kit_of(self.runner, Text(tokenizer, revision))
 
@@ -63,9 +63,9 @@ class HandedLoops:
             raise UserError("rules for whole steps do not go with --enable-dp-attention: leave it out")  # fmt: skip
 
     def of(self, call: compat.Verifying) -> Mapping[int, tuple[Solving | Elsewhere, Sequence[int]]]:
-        """Return by request the loop that judges its draft, and the nodes of the path that it was handed.
+        """Return, by request, the loop that judges its draft, and the nodes of the path that it was handed.
 
-        Of several ranks the first one runs the loops.
+        With several ranks, the first one runs the loops.
         """
         wanted = {}
         for i, request in enumerate(call.requests):
@@ -74,7 +74,7 @@ class HandedLoops:
                 continue
             try:
                 self.check(asked)
-                self.kit  # noqa: B018 - read now, where its error can be said
+                self.kit  # noqa: B018 - read now, where its error can be reported
             except UserError as error:
                 lossless_instead(str(error))
                 continue
@@ -102,7 +102,7 @@ class HandedLoops:
         return found
 
     def _loop(self, call: compat.Verifying, i: int, asked: Steps, root: int) -> Solving | None:
-        """Return the loop of a request, whose text ends in ``root``; begin it, or begin it again, where that is due."""
+        """Return the loop of a request, whose text ends in ``root``; start or restart it if necessary."""
         request, length = call.requests[i], call.length(i)
         loop: Solving | None = compat.loop_of(request)
         if loop is not None and loop.asked is None:
@@ -111,9 +111,9 @@ class HandedLoops:
             return loop
         opened = 0
         if loop is not None and loop.known < length and (begun := loop.opened()):
-            opened = begun + length - loop.known  # SGLang has added to the text without it
+            opened = begun + length - loop.known  # SGLang has extended the text without the loop
         prompt, output = compat.text_of(request)
-        if len(prompt) + len(output) == length - 1:  # the last pass is not booked yet
+        if len(prompt) + len(output) == length - 1:  # SGLang has not recorded the last pass yet
             output.append(root)
         if len(prompt) + len(output) != length or output[-1:] != [root]:
             return None

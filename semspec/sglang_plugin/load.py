@@ -1,8 +1,9 @@
-"""How many tokens the small model drafts at a time while so many requests run: the fewer, the more there are.
+"""Shorter token drafts by the small model when more requests run.
 
-A table says it, as measured by who runs the server: ``[[4, 8], [16, 3], [64, 0]]`` drafts 8 tokens for up to 4 requests of a batch,
-3 for up to 16, and beyond that none. Only what is drafted token by token goes by it: a step that is drafted at all is
-drafted whole, and nested writing drafts one token at least. Lengths never depend on what is written, so no law does.
+The server's operator gives a measured table: with ``[[4, 8], [16, 3], [64, 0]]``, the model drafts 8 tokens at a time for
+batches of up to 4 requests, 3 for up to 16, and none for larger batches. Only token drafts follow the table: a step is
+drafted whole or not at all, and nested writing drafts at least one token. Lengths never depend on the text, so the table
+does not change the output's distribution.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Table = tuple[tuple[int, int], ...]
 
 
 def checked(given: Sequence[Any]) -> Table:
-    """Return a table as it was given in JSON; raise UserError for what is none."""
+    """Return a table given in JSON; raise UserError if it is malformed."""
     found: list[tuple[int, int]] = []
     for row in given:
         whole = isinstance(row, list | tuple) and len(row) == 2
@@ -37,13 +38,13 @@ def checked(given: Sequence[Any]) -> Table:
 
 @dataclass(slots=True)
 class Load:
-    """A worker's load, as far as lengths depend on it."""
+    """A worker's load, which limits the length of drafts."""
 
-    table: Table = ()  # none: lengths are as they are asked for
-    requests: int = 1  # of the last batch
+    table: Table = ()  # empty: no limit
+    requests: int = 1  # in the last batch
 
     def tokens(self, asked: int) -> int:
-        """Return how many tokens to draft where ``asked`` are asked for; 0: none."""
+        """Return how many tokens to draft, at most ``asked``."""
         if not self.table:
             return asked
         most = next((tokens for upto, tokens in self.table if self.requests <= upto), 0)
@@ -52,7 +53,7 @@ class Load:
 
 @dataclass(slots=True)
 class Lightly(Steady):
-    """Drafts the same length every time, as far as the load allows it."""
+    """A pace that drafts the same length every time, or less under load."""
 
     load: Load | None = None
 

@@ -1,8 +1,8 @@
 """A small language model as a drafter inside SGLang: ``SEMSPEC_LM``.
 
-The model runs in the worker, beside the target, by the package's own forward pass (``engine=hf``): one session for each
-request, all of a batch together, rolled back by a crop. Requests whose rule judges whole steps are drafted by their loop
-(``steps``); for all others it drafts a chain of its likeliest tokens, which SGLang verifies.
+The model runs in the worker, beside the target, with the package's own forward pass (``engine=hf``): one session per
+request, all requests of a batch together, rolled back by cropping the cache. If a request's rule judges whole steps, its
+loop (``steps``) asks for drafts; for other requests the model drafts a chain of its most likely tokens, which SGLang verifies.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from semspec.storage.screen import LOG, last_line
 from semspec.types import Answer, Context, Draft, Query, Role, Room, Sampling, What
 
 NAME = compat.SMALL_MODEL
-WIDTH = 65  # nodes with the last token, if not said: a step of 64 tokens
-AWAY = 1024  # requests that were interrupted in a step that the target has to finish
-AGAIN = 32  # passes after which tokens are drafted again where that did not pay
-REST = 32  # passes without drafts until it is asked anew whether to draft
+WIDTH = 65  # default number of nodes, with the last token: a step of 64 tokens
+AWAY = 1024  # remember so many requests that were interrupted in a step that the target must finish
+AGAIN = 32  # passes after which drafting is tried again where it did not pay
+REST = 32  # passes without drafts until the decision is made anew
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +59,12 @@ class ModelOptions:
     """Options of the small model."""
 
     model: str | None = None  # a folder, a Hub repository[@revision], embedded/NAME
-    length: int = NESTED_LENGTH  # tokens drafted at a time where tokens are judged one by one
+    length: int = NESTED_LENGTH  # tokens drafted at a time if tokens are judged one by one
     by_load: tuple[Any, ...] = ()  # [[requests, tokens], ...]: shorter drafts in larger batches
     split: str = "paragraph"  # what a step is, for rules that judge steps
-    # what is drafted only where that pays: tokens for requests without a rule for steps; "steps": steps as well
+    # draft only where that pays; true: tokens, for requests without a rule for steps; "steps": whole steps, too
     adaptive: bool | str = True
-    dtype: str = "auto"  # as of engine=hf
+    dtype: str = "auto"  # as in engine=hf
     device: str | None = None  # None: the target's
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class ModelOptions:
 
 
 class Once:
-    """A draft on its own, which asks the model as a loop does."""
+    """A single draft without a loop, with the interface of ``steps.Solving`` for drafting."""
 
     def __init__(self, plan: Plan[Draft]) -> None:
         self._plan, self.draft = plan, Draft()
@@ -97,18 +97,18 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the rank that has the small model says to the others of a pass that is about to run."""
+    """What the rank with the small model tells the other ranks before a pass."""
 
     trees: Sequence[tuple[Sequence[int], Sequence[int]]]
-    judged: Sequence[bool]  # by request: a loop judges its draft
-    exactly: Sequence[bool]  # its text has a loop, which may rest
+    judged: Sequence[bool]  # by request: whether a loop judges its draft
+    exactly: Sequence[bool]  # whether its text has a loop, which may rest
     rests: bool
 
 
 class SmallModel(Drafts):
-    """What is alike on all ranks of a worker, of which the first one has the small model."""
+    """What all ranks of a worker share; only the first rank has the small model."""
 
-    # requests that nobody drafts for, and for how many passes it is not asked whether to
+    # requests without drafts, and the number of passes left until the decision is made anew
     _resting: tuple[list[str], int] = [], 0
 
     @property
@@ -125,12 +125,12 @@ class SmallModel(Drafts):
         return True
 
     def prompt_end(self, request: Any) -> int | None:
-        """Return the prompt's last token, where a request has sent it apart."""
+        """Return the prompt's last token if the request has sent it separately."""
         return _of_problem(request).get(PROMPT_END)
 
 
 class Following(SmallModel):
-    """What the other ranks do: drafts and decisions are the first one's."""
+    """The other ranks: they follow the first rank's drafts and decisions."""
 
     def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
         self._met = [request for _, request, *_ in requests]
@@ -160,7 +160,7 @@ class ModelDrafts(SmallModel):
         options: ModelOptions,
         facts: Callable[[], Mapping[Role, ModelFacts]] = dict,
     ) -> None:
-        """``facts``: who target and draft are, for rules that were trained for them."""
+        """``facts``: which models target and draft are, for rules that were trained for them."""
         payoff = Payoff(again=AGAIN) if options.adaptive else None
         super().__init__(LanguageModel(), n, kit, rows, payoff, rules)
         self.model, self.options, self.facts = model, options, facts
@@ -168,9 +168,9 @@ class ModelDrafts(SmallModel):
         self.splitter = plugin("split", options.split).cls()
         self.load = Load(checked(options.by_load))
         self._keys = count(1)
-        self._held = 0  # bytes, when they were logged
+        self._held = 0  # bytes logged last
         self.bound = lru_cache(maxsize=256)(self._bound)
-        # requests that were interrupted, by id: the request, and where the target began a step that it has to finish
+        # interrupted requests by id: the request, and where the target began a step that it must finish
         self._away: OrderedDict[str, tuple[weakref.ref[Any], int]] = OrderedDict()
 
     def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
@@ -178,10 +178,10 @@ class ModelDrafts(SmallModel):
             known = self._sessions.get(rid)
             if known is not None and known.request is request:
                 gone_on = len(prompt) + len(output) - len(known.context)
-                if gone_on > 0:  # while nobody drafted
+                if gone_on > 0:  # the text grew in passes without drafting
                     known.context.extend(output[-gone_on:])
                 continue
-            self.erase_match_state([rid])  # of another request with this id
+            self.erase_match_state([rid])  # drop an earlier request with this id
             if (last := self.prompt_end(request)) is not None:  # the output's first token
                 prompt, output = [*prompt, last], output[1:]
             context = Context(next(self._keys), prompt)
@@ -207,7 +207,7 @@ class ModelDrafts(SmallModel):
             return True
         steps = [_by_steps(session) for session in sessions]
         if any(steps) and self.options.adaptive != "steps":
-            self.payoff.skipped()  # steps are drafted in any case, and take another time
+            self.payoff.skipped()  # steps are always drafted, and their passes take another time
             return True
         proposed = [
             Proposed(rid, None, int(self._may_draft(session)), int(own))
@@ -219,7 +219,7 @@ class ModelDrafts(SmallModel):
         return not session.silent and len(session.context) < self.model.context_limit
 
     def _proposed(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Draft for all requests together; where a loop runs, it says what."""
+        """Draft for all requests together; a running loop says what to draft for its request."""
         known = {id(session): rid for rid, session in self._sessions.items()}
         rids = [known[id(session)] for session in sessions]
         for rid, session in zip(rids, sessions, strict=True):
@@ -239,7 +239,7 @@ class ModelDrafts(SmallModel):
             if pays:
                 self._wake(session)
             elif session.loop is not None and session.loop.between_steps:
-                # what the target writes alone needs no loop, which would only say so
+                # while the target writes alone, no loop is needed
                 session.loop, session.resting = None, len(session.context)
             if session.told_resting != (session.resting is not None):
                 self._mark(i, session)
@@ -264,7 +264,7 @@ class ModelDrafts(SmallModel):
         return [Draft() if one is None else one.draft for one in asking]
 
     def _look(self, rid: str, session: Session) -> None:
-        """Begin a request's loop where it has to, and give it up where SGLang has added to the text without it."""
+        """Start a request's loop if necessary, and drop it if SGLang has extended the text without it."""
         loop = session.loop
         if loop is not None and loop.asked is not None and loop.known < len(session.context):
             self._remember(rid, session)
@@ -280,12 +280,12 @@ class ModelDrafts(SmallModel):
             return
         begun = None
         if (left := self._away.pop(rid, None)) is not None and left[0]() is session.request:
-            begun, session.told_resting = left[1], True  # it may have been
+            begun, session.told_resting = left[1], True  # the client may have been told so
         compat.goes_on_exactly(session.request)
         self._begin(session, asked, begun)
 
     def _asked(self, session: Session) -> Steps | None:
-        """Return a request's rule for steps, with all that it needs; None where it has none."""
+        """Return a request's rule for steps with its artifacts; None if it has none."""
         assert self.rules is not None
         params = compat.params_of(session.request)
         asked = self.rules.steps(params)
@@ -293,12 +293,12 @@ class ModelDrafts(SmallModel):
             return None
         try:
             return self.bound(asked, compat.sampling_of(params))
-        except UserError as error:  # what the server was started with does not suit this request
+        except UserError as error:  # the server's own settings do not suit this request
             lossless_instead(str(error))
             return None
 
     def _begin(self, session: Session, asked: Steps, begun: int | None) -> None:
-        """Begin a loop behind a text, in which the target has written by itself from ``begun`` on."""
+        """Start a loop after a session's text, whose part from ``begun`` on the target has written by itself."""
         params = compat.params_of(session.request)
         ends = compat.ends_of(params, self.kit.stop_ids)
         kit = replace(self.kit, sampling=compat.sampling_of(params), stop_ids=ends)
@@ -316,14 +316,14 @@ class ModelDrafts(SmallModel):
         session.loop = begin(asked, start, kit, split, sizes, load=self.load)
 
     def _mark(self, place: int, session: Session) -> None:
-        """Tell who reads a request's rounds that its loop rests, or no longer."""
+        """Report to a client that reads rounds whether the request's loop rests now."""
         session.told_resting = session.resting is not None
         if _of_problem(session.request).get(WHOLE, False):
             at = len(session.context) - session.context.prompt_length
             self.marks[place] = [mark(at, session.told_resting)]
 
     def _wake(self, session: Session) -> None:
-        """Have a loop judge steps again that rested."""
+        """Restart a session's resting loop."""
         if session.resting is None:
             return
         begun, session.resting = session.resting, None
@@ -331,7 +331,7 @@ class ModelDrafts(SmallModel):
             self._begin(session, asked, begun)
 
     def _bound(self, asked: Steps, sampling: Sampling) -> Steps:
-        """Return a rule with what it was trained with; raise UserError where that does not fit."""
+        """Return a rule with its artifacts loaded; raise UserError if they do not fit."""
         if What.POOLED not in asked.rule.needs:
             return asked
         if not compat.reads_verification(self.rows.runner):
@@ -351,7 +351,7 @@ class ModelDrafts(SmallModel):
             self.model.forget(session.context)
 
     def _remember(self, rid: str, session: Session) -> None:
-        """Note that the text ends in a step whose draft was rejected: it may come back after a retraction."""
+        """Remember a request whose text ends within a step that the target must finish, in case it is retracted and returns."""
         loop, begun = session.loop, session.resting
         if loop is not None and loop.asked is not None and (opened := loop.opened()):
             begun = loop.known - opened
@@ -364,7 +364,7 @@ class ModelDrafts(SmallModel):
         self.erase_match_state(list(self._sessions))
 
     def _account(self) -> None:
-        """Log what the model occupies, whenever its cache has grown."""
+        """Log the model's memory whenever it has changed."""
         held: dict[str, int] = self.model.memory_bytes()  # type: ignore[attr-defined]
         if (total := sum(held.values())) != self._held:
             self._held = total
@@ -373,13 +373,13 @@ class ModelDrafts(SmallModel):
 
 
 def _by_steps(session: Session) -> bool:
-    """Return whether a request's steps are judged, or would be if they were drafted."""
+    """Return whether a request's steps are judged, or would be if drafting did not rest."""
     loop = session.loop
     return session.resting is not None or (loop is not None and loop.asked is not None)
 
 
 def _of_problem(request: Any) -> Mapping[str, Any]:
-    """Return what a request says of a whole problem; what is malformed was refused when it arrived."""
+    """Return a request's options for a whole problem; malformed ones were refused on arrival."""
     try:
         return problem_options(compat.asked(compat.params_of(request)))
     except ValueError:
@@ -387,7 +387,7 @@ def _of_problem(request: Any) -> Mapping[str, Any]:
 
 
 def register(options: ModelOptions) -> None:
-    """Register the name, which SGLang's own arguments are checked against."""
+    """Register SEMSPEC_LM before SGLang checks its arguments against the known names."""
 
     def worker() -> type:
         return compat_worker.tree_worker(lambda runner, n: _loaded(options, runner, n))
@@ -396,10 +396,10 @@ def register(options: ModelOptions) -> None:
 
 
 def _loaded(options: ModelOptions, runner: Any, n: int) -> SmallModel:
-    """Load the small model beside the target, before SGLang shares out the memory that is left."""
+    """Load the small model beside the target, before SGLang distributes the remaining memory."""
     try:
         return _load(options, runner, n)
-    except UserError as error:  # an exception would reach the user as a page of traceback
+    except UserError as error:  # any other exception reaches the user as a page of traceback
         raise last_line(f"semspec's SGLang plugin: {error}") from error
 
 
@@ -434,12 +434,10 @@ def _load(options: ModelOptions, runner: Any, n: int) -> SmallModel:
     drafts = ModelDrafts(n, kit, Rows((), runner), model, rules, options, facts)
     if rules is not None:
         named = canonical_name(place)
-        alone = (
-            1 if compat.eager(runner) else n
-        )  # rows that the target reads where nothing is drafted
+        alone = 1 if compat.eager(runner) else n  # rows that the target reads without drafts
         told = {"draft": named, "split": options.split, "width": n - 1, "alone": alone}
         rules.drafted_by(told)
         rules.counted_in(drafts.passes)
     if rules is not None and (usual := rules.usual()) is not None:
-        drafts.bound(usual, Sampling(1.0))  # what cannot work is said at the start
+        drafts.bound(usual, Sampling(1.0))  # report at the start what cannot work
     return drafts

@@ -1,4 +1,4 @@
-"""What a part of the plugin says of itself; ``settings.PARTS`` names the modules."""
+"""The description of one part of the plugin; ``settings.PARTS`` names the modules."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Part(Generic[T]):
-    """One part, which its module has as ``PART``; everything here is done in each of a server's processes."""
+    """One part, which its module defines as ``PART``; each process of a server evaluates it."""
 
     options: type[T]
-    hooks: Callable[[T], Sequence[Hook]]  # where a model may run
-    everywhere: Callable[[T], Sequence[Hook]] = lambda options: ()  # in the other processes, too
+    hooks: Callable[[T], Sequence[Hook]]  # in processes that may run a model
+    everywhere: Callable[[T], Sequence[Hook]] = lambda options: ()  # in every process
     prepare: Callable[[T], None] = lambda options: None  # before anything is loaded; may refuse
     option_names: Callable[[], Sequence[str]] | None = None  # None: the options' fields

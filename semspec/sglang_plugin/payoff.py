@@ -1,17 +1,17 @@
-"""Whether it pays to have the target read the drafts of a batch, or only the last token of each text.
+"""Decide whether the target should verify the drafts of a batch, or read only the last token of each text.
 
-A pass over drafts has all the rows that drafts may have, for every request of the batch, and takes longer; a plain one writes one token
-a request. Before each pass the drafts are there, and cost next to nothing: they are copies. They are read where
+A verifying pass has the most rows that drafts may have, for every request of the batch, and takes longer; a plain pass writes
+one token per request. Copied drafts are made before each pass and cost next to nothing. They are verified if
 
-    (requests + tokens that the drafts are expected to bring) / seconds of a pass over drafts
+    (requests + tokens that the drafts are expected to bring) / seconds of a verifying pass
         > requests / seconds of a plain pass
 
-and dropped otherwise. Both times are measured, from one draft to the next with all that lies between; what a draft brings is counted, by
-how good the drafter thinks it is and by what its request's last ones brought. A draft that was dropped is counted as well: by what was
-written in its place. So a text that begins to repeat itself is drafted again, without a pass that is spent on trying. (A rule that keeps
-more than the target's own choice would have kept more of it: such drafts are expected to bring too little, if anything.) Drafts that a model
-would write first take their time before anything is known of them; they are tried again now and then, and the more seldom the more
-often that was in vain.
+and dropped otherwise. Both times are measured from one draft to the next, with everything in between. The tokens that a draft
+brings are averaged by the drafter's grade for it and over its request's latest drafts. Dropped drafts count, too: they are
+compared with what was written instead. So when a text begins to repeat itself, drafting resumes without spending a pass on a
+trial. (A rule that keeps more than the target's own choice would have kept more of a dropped draft, so such drafts are if
+anything underrated.) Drafts that a model would have to write first cost time before anything is known of them; they are tried
+again now and then, less often the more often that was in vain.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-KEEP = 0.9  # of what was measured before, at each new pass
-FADE = 0.8  # of what was counted before of a request, at each of its drafts
-LEARN = 0.98  # likewise of all drafts of one grade
-BELIEF = 2.0  # drafts of a request that count as much as all others of their grade
-FIRST = 1.0  # token that a draft is expected to bring while nothing is known
-TRIALS = 2  # passes of a kind that are measured before they are compared
-AGAIN = 128  # where nothing else is said
-RARELY = 8  # times as many passes, at most, after tries in vain
+KEEP = 0.9  # weight of older pass times at each new one
+FADE = 0.8  # weight of a request's older drafts at each new one
+LEARN = 0.98  # weight of older drafts of a grade at each new one
+BELIEF = 2.0  # the mean of a draft's grade counts as much as so many drafts of its request
+FIRST = 1.0  # tokens that a draft is expected to bring while nothing is known
+TRIALS = 2  # passes of each kind that are measured before they are compared
+AGAIN = 128  # default of ``Payoff.again``
+RARELY = 8  # after trials in vain, wait at most so many times as many passes
 MOST = 4096  # requests that are remembered
 
 
 @dataclass(slots=True)
 class Mean:
-    """A mean of what was seen, newer values counting more."""
+    """A mean in which newer values count more."""
 
     total: float = 0.0
     weight: float = 0.0
     seen: int = 0
-    at: int = 0  # the number of the last pass that added to it
-    vain: int = 0  # values since what it is the mean of was last chosen for being better
+    at: int = 0  # number of the last pass that added a value
+    vain: int = 0  # values since this kind of pass was last chosen as the better one
 
     def add(self, value: float, keep: float) -> None:
         self.total, self.weight = keep * self.total + value, keep * self.weight + 1
         self.seen += 1
 
     def value(self, belief: float = 0.0, otherwise: float = 0.0) -> float:
-        """Return the mean, with ``belief`` values of ``otherwise`` among what was seen."""
+        """Return the mean, as if ``belief`` values of ``otherwise`` had been seen as well."""
         weight = self.weight + belief
         return (self.total + belief * otherwise) / weight if weight else otherwise
 
@@ -55,16 +55,15 @@ class Proposed:
     """A request's draft, before the target reads it."""
 
     request: Hashable
-    path: (
-        Sequence[int] | None
-    )  # its first path; None: it is yet to be drafted, which takes time itself
+    # its path of first children; None: it is not drafted yet, and drafting takes time itself
+    path: Sequence[int] | None
     nodes: int
     grade: int
 
 
 @dataclass(slots=True)
 class Dropped:
-    """A draft that was not read, as far as what was written agrees with it."""
+    """A draft that was not verified, and how many of its tokens the text has matched since."""
 
     path: Sequence[int]
     grade: int
@@ -73,37 +72,35 @@ class Dropped:
 
 @dataclass
 class Payoff:
-    """What passes took and what drafts brought, in one worker."""
+    """What passes cost and what drafts bring, in one worker."""
 
-    again: int = AGAIN  # passes after which a kind that was not run is measured again
+    again: int = AGAIN  # a kind of pass that was not run is measured again after so many passes
     seconds: dict[tuple[bool, int], Mean] = field(default_factory=dict)  # by kind and size of batch
     brought: dict[int, Mean] = field(default_factory=dict)  # tokens, by grade
     own: dict[Hashable, Mean] = field(default_factory=dict)  # tokens, by request
     passes: int = 0
-    tries: bool = False  # whether the last choice was made in order to measure it
+    tries: bool = False  # whether the last choice was only made to measure it
     _dropped: dict[Hashable, Dropped] = field(default_factory=dict)
-    _read: dict[Hashable, int] = field(
-        default_factory=dict
-    )  # grades of the drafts of the last pass
+    _read: dict[Hashable, int] = field(default_factory=dict)  # grades of the last verified drafts
     _last: tuple[bool, int, float, frozenset[Hashable]] | None = None  # kind, size, start, requests
-    _more: int = 0  # passes like the last one, which nothing was decided about
+    _more: int = 0  # passes that repeated the last one without a decision
 
     def interrupted(self) -> None:
-        """Note that the time since the last draft says nothing of a pass: a prompt was read meanwhile."""
+        """Do not time the current pass, because a prompt is read meanwhile."""
         self._last = None
 
     def skipped(self) -> None:
-        """Note that a batch is drafted for without a decision: what it takes and brings is not counted."""
+        """Do not count the next pass: its batch gets drafts without a decision."""
         self._last = None
         self._read.clear()
 
     def again_so(self) -> None:
-        """Note that another pass of the same requests is like the last one, without a decision."""
+        """Count one more pass with the same requests and the same choice, without a decision."""
         self.passes += 1
         self._more += 1
 
     def gained(self, request: Hashable, tokens: Sequence[int]) -> None:
-        """Take the tokens that a request's text has gained since its last draft."""
+        """Learn from the tokens that a request's text has gained since its last draft."""
         if (grade := self._read.pop(request, None)) is not None:
             self._count(request, grade, max(0, len(tokens) - 1))
         if (dropped := self._dropped.get(request)) is None:
@@ -125,18 +122,18 @@ class Payoff:
             del self.own[next(iter(self.own))]
 
     def forget(self, request: Hashable) -> None:
-        """Drop what was counted of a request that has ended."""
+        """Drop what is known of a request that has ended."""
         for table in (self._dropped, self._read, self.own):
             table.pop(request, None)
 
     def expected(self, draft: Proposed) -> float:
-        """Return how many tokens more than one a request gains if its draft is read."""
+        """Return how many tokens, besides the usual one, a request is expected to gain if its draft is verified."""
         all_of_it = self.brought.get(draft.grade, Mean()).value(1.0, FIRST)
         mean = self.own.get(draft.request, Mean()).value(BELIEF, all_of_it)
         return mean if draft.path is None else min(mean, float(len(draft.path)))
 
     def begin(self, requests: Sequence[Hashable], now: float) -> None:
-        """Take note that a batch is drafted for: the last pass is over."""
+        """Time the last pass: it is over, as a batch is being drafted for again."""
         if self._last is not None:
             read, size, began, before = self._last
             if before == frozenset(requests):
@@ -147,12 +144,12 @@ class Payoff:
         self._last = None
 
     def pays(self, drafts: Sequence[Proposed]) -> bool:
-        """Return whether the target should read these drafts of one batch."""
+        """Return whether the target should verify these drafts of one batch."""
         found, self.tries = [draft for draft in drafts if draft.nodes], False
         return bool(found) and self._better(found, len(drafts))
 
     def decided(self, drafts: Sequence[Proposed], read: bool, now: float) -> None:
-        """Take note of what is done with these drafts, which were begun at ``now``."""
+        """Record whether these drafts, begun at ``now``, are verified."""
         self.passes += 1
         size = len(drafts).bit_length()
         self._last = read, size, now, frozenset(draft.request for draft in drafts)
@@ -173,7 +170,7 @@ class Payoff:
             if mean.seen < TRIALS:
                 self.tries = True
                 return choice
-            # the more it costs, and the more often that was in vain, the less often
+            # a dear kind, or one often tried in vain, is tried less often
             dearer = max(1.0, mean.value() / max(other.value(), 1e-9))
             seldom = min(RARELY, 2 ** max(0, mean.vain - TRIALS))
             if self.passes - mean.at > self.again * dearer * seldom:

@@ -1,9 +1,10 @@
 """Probes inside SGLang: states are pooled in the worker's own pass, and one float per step is returned.
 
-A request's spans may lie in several prefill chunks, so partial pools are kept by request. Whatever has to
-wait for the device waits in ``copy``, which SGLang calls when it hands out a result. Log-probabilities,
-which some probes read, are computed here from the pass's last states: SGLang's own (``return_logprob``)
-would travel as lists. Of the perceptron, the states' part of the first layer runs on the device.
+A request's spans may lie in several prefill chunks, so partial pools are kept by request. Anything that must
+wait for the device waits in ``copy``, which SGLang calls when it returns a result. Some probes read
+log-probabilities; they are computed here from the pass's last states, because SGLang's own
+(``return_logprob``) would travel as lists. Of the probe's perceptron, only the part of the first layer that
+reads states runs on the device.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from semspec.sglang_plugin.compat import Hook
 from semspec.sglang_plugin.part import Part
 from semspec.sglang_plugin.protocol import KEY, SCORE, Ask, pack
 
-UNFINISHED = 64  # requests with partly read prompts: SGLang has one, any others were aborted
+UNFINISHED = 64  # requests kept with partly read prompts: SGLang has one, others were aborted
 MOST_NUMBERS = 2**23  # of pooled states in one request: 32 MB in float32
-MOST_HELD = 2**26  # in all requests of a pass, and in those partly read before
+MOST_HELD = 2**26  # in all requests of a pass and all partly read ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """``{"probe": {"artifacts": ["embedded/probe-tiny-target-paper"]}}``; pools need no artifact."""
+    """``{"probe": {"artifacts": ["embedded/probe-tiny-target-paper"]}}``; pooling needs no artifact."""
 
     artifacts: tuple[str, ...] = ()  # folders, Hub repositories[@revision], embedded/NAME
     allow_mismatch: bool = False  # accept probes trained for another model of this shape
@@ -52,7 +53,7 @@ PART = Part(Options, hooks)
 
 
 class Probes:
-    """The probes of a worker, and the requests that they are reading."""
+    """The probes of a worker, and the requests being read."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -66,7 +67,7 @@ class Probes:
         self.begun: OrderedDict[str, Reader] = OrderedDict()
 
     def loaded(self, model: compat_reading.Loaded) -> None:
-        """Raise UserError for probes of another model. Only the first rank hashes the weights."""
+        """Raise UserError for probes of another model; only the first rank hashes the weights."""
         self.model = model
         if not self.probes or (torch.distributed.is_initialized() and torch.distributed.get_rank()):
             return
@@ -97,7 +98,7 @@ class Probes:
             except ValueError as error:
                 readers[piece.index] = (piece, str(error))
         fresh = [(p, r) for p, r in readers.values() if isinstance(r, Reader) and not r.pools]
-        # the smallest first, so that no request takes the room of those that need little
+        # the smallest first, so that one large request does not take the room of many small ones
         for piece, reader in sorted(fresh, key=lambda one: one[1].numbers):
             if self._room(pieces, readers) >= reader.numbers:
                 reader.open()
@@ -107,7 +108,7 @@ class Probes:
         return Pass(self, requests, rows, readers) if readers else None
 
     def verifying(self, loops: Sequence[Any], nodes: int) -> compat_reading.Pass | None:
-        """Let loops read states in the pass over their drafts."""
+        """Open the pools of loops that read states of their drafts, and return the pass's reads; None if none does."""
         assert self.model is not None
         top, width, device = self.model.layers, self.model.width, self.model.device
         reading = {i: loop for i, loop in enumerate(loops) if loop and loop.reads_states}
@@ -154,7 +155,7 @@ class Probes:
 
 
 class Reader:
-    """The reads of one request, over all its chunks."""
+    """What one request reads, over all its chunks."""
 
     def __init__(self, ask: Ask, probe: Probe | None, model: compat_reading.Loaded) -> None:
         self.ask, self.probe, self.upto = ask, probe, 0
@@ -175,7 +176,7 @@ class Reader:
         self.logprobs: list[Tensor] = []  # of the spans' tokens in order, by pass
 
     def open(self) -> None:
-        """Allocate the memory that the states need on the device."""
+        """Allocate memory for the pooled states on the device."""
         self.pools = [
             Pool(r, self.ask.spans, self.layers, self.model.width, self.model.device)  # type: ignore[arg-type]
             for r in self.reductions
@@ -191,8 +192,8 @@ class Reader:
             pool.states((layer,), x[None], start)
 
     def followed(self, piece: compat_reading.Piece) -> list[tuple[int, int]]:
-        """Return (row of the pass, token) for the spans' tokens whose log-probabilities it predicts."""
-        row = piece.row - piece.start - 1  # the row that predicts position 0, were it in this pass
+        """Return (row of the pass, token) for the spans' tokens whose log-probabilities this pass gives."""
+        row = piece.row - piece.start - 1  # would predict position 0 if that were in this pass
         return [
             (row + p, piece.ids[p])
             for a, b in (self.ask.spans if self.reads_logprobs else ())
@@ -223,7 +224,7 @@ Reading = tuple[compat_reading.Piece, Reader | str]  # a string is the reason wh
 
 @dataclass
 class Pass:
-    """The reads in one pass."""
+    """What is read in one pass over prompts."""
 
     probes: Probes
     requests: int
@@ -233,9 +234,8 @@ class Pass:
     followed: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reading: list[
-            tuple[compat_reading.Piece, Reader]
-        ] = []  # of pieces with tokens of the spans
+        # pieces that contain tokens of the spans
+        self.reading: list[tuple[compat_reading.Piece, Reader]] = []
         self.slices: dict[int, slice] = {}  # by request: its part of ``followed``
         self.followed = []
         for index, (piece, reader) in self.readers.items():
@@ -274,7 +274,7 @@ class Pass:
 
 
 class Verifying:
-    """The reads of loops in a pass over their drafts, of ``nodes`` rows each."""
+    """What loops read in a pass over their drafts, of ``nodes`` rows each."""
 
     def __init__(self, loops: Mapping[int, Any], requests: int, nodes: int) -> None:
         self.followed: list[tuple[int, int]] = []
@@ -307,7 +307,7 @@ class Later:
             self.event.record()
 
     def copy(self) -> dict[str, Any]:
-        """Wait for the copy and return the reply; SGLang calls this to take a value out of a batch."""
+        """Wait for the device copy and return the reply; SGLang calls this when it takes a value out of a batch."""
         if self.event is not None:
             self.event.synchronize()
         return self.build(self.parts)

@@ -3,16 +3,16 @@
         sampling_params["custom_params"] = {"semspec": {...}}      one question per request, see ``Ask``
         meta_info["semspec"] = [{...}]                             one reply per request, see ``values``
 
-sglang-router rebuilds requests and drops ``custom_params``; behind one, the question travels as text in
-a label, which the router passes on, and the plugin restores it (``as_label``, ``from_label``).
+sglang-router rebuilds requests and drops ``custom_params``. Behind a router the question travels as text in
+a label, which the router forwards, and the plugin restores it (``as_label``, ``from_label``).
 
 Everything that a client sends is parsed here, by ``check`` where a request arrives and by ``Ask.of`` and
-``rule_options`` in the workers: each accepts any value, returns one within the limits below, and raises
-nothing but a ValueError of one line, in ASCII. A client insists on a reply, because a server without the
-plugin silently ignores ``custom_params``.
+``rule_options`` in the workers. Each accepts any value, returns one within the limits below, and raises
+only a ValueError of one line in ASCII. A client insists on a reply, because a server without the plugin
+silently ignores ``custom_params``.
 
-A state exists once its token has been read, so spans are positions of the *prompt*. Generated tokens are
-not read: a second request, with these tokens in its prompt, reads them.
+A token's state exists only after the token has been read, so spans are positions of the *prompt*. To read
+generated tokens, a second request has them in its prompt.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ from semspec.deferred import Tensor, torch
 from semspec.errors import UserError, first_line
 from semspec.types import Read, What
 
-KEY = "semspec"  # of custom_params and of meta_info
-ROUNDS = "semspec_rounds"  # of meta_info: what became of each draft, where whole steps are judged
-PASSES = "semspec_passes"  # of /server_info: how many passes read drafts, and how many none
+KEY = "semspec"  # in custom_params and in meta_info
+ROUNDS = "semspec_rounds"  # in meta_info: what became of each draft, if whole steps are judged
+PASSES = "semspec_passes"  # in /server_info: numbers of passes with and without drafts
 SCORE, POOLED = "score", "pooled"
 REDUCTIONS = ("mean", "max", "last")
 PRECISIONS = {"float16": 2, "float32": 4}  # bytes per number
 
-# Limits of one request; a request beyond them is refused on arrival.
+# Limits of one request; a request that exceeds them is refused on arrival.
 LONGEST_LABEL = 2**14  # characters
 LONGEST_TEXT = 64  # characters
-MOST_SPANS = 64  # each is a row of states of every layer on the device
+MOST_SPANS = 64  # each takes a row of states of every layer on the device
 MOST_LAYERS = 512
 LAST_POSITION = 2**31 - 1
 LARGEST_NUMBER = 1e9
 LARGEST_WHOLE = 4096
 
 PROBE_OPTIONS = ("spans", "want", "probe", "reduce", "layers", "precision")
-# of rules that judge whole steps: how much is drafted at a time, and what is never kept
+# for rules that judge whole steps: how much is drafted at a time, and what is never kept
 LOOP_OPTIONS: Mapping[str, type] = {
     "draft_length": int,
     "step_cap": int,
     "nested_length": int,
     "max_repeats": int,
 }
-# of who asks for a whole problem: the prompt's last token, sent apart so that the loop begins right behind the prompt,
-# and whether rounds are told whole
+# for requests that stand for a whole problem: the prompt's last token, sent separately so that the loop begins right
+# after the prompt, and whether rounds are reported whole
 PROMPT_END, WHOLE = "prompt_end", "whole_rounds"
 PROBLEM_OPTIONS: Mapping[str, type] = {PROMPT_END: int, WHOLE: bool}
 
 
 @cache
 def rule_kinds() -> Mapping[str, type]:
-    """Return what a request may set besides ``accept``, by name: all that rules declare (``Rule.in_server``)."""
+    """Return the types of options that a request may set besides ``accept``, as rules declare them (``Rule.in_server``)."""
     found: dict[str, type] = {}
     for rule in registry.plugins("accept").values():
         declared = rule.cls.in_server
@@ -74,7 +74,7 @@ def rule_kinds() -> Mapping[str, type]:
 
 @cache
 def options() -> tuple[str, ...]:
-    """Return the names of all that a request may give."""
+    """Return the names of all options that a request may give."""
     return (*PROBE_OPTIONS, "accept", *rule_kinds(), *LOOP_OPTIONS, *PROBLEM_OPTIONS)
 
 
@@ -83,7 +83,7 @@ class Ask:
     """One request's question."""
 
     spans: tuple[tuple[int, int], ...]  # [start, end) in positions of the prompt, ascending
-    want: str = SCORE  # score: one float a span; pooled: the states, reduced over each span
+    want: str = SCORE  # score: one float per span; pooled: the states, reduced over each span
     probe: str = ""  # score: the probe's digest, see ``Probe.digest``
     reduce: tuple[str, ...] = ("mean",)  # pooled
     layers: tuple[int, ...] = ()  # pooled: 0 (embeddings) to L (after the final norm); (): all
@@ -95,7 +95,7 @@ class Ask:
 
     @classmethod
     def of(cls, custom_params: Any) -> Ask | None:
-        """Parse the question of a request, None without one; raise ValueError if it is malformed."""
+        """Parse a request's question; return None without one, raise ValueError if it is malformed."""
         given = _given(custom_params)
         if "spans" not in given:
             if stray := [name for name in PROBE_OPTIONS if name in given]:
@@ -112,14 +112,14 @@ class Ask:
 
 
 def check(custom_params: Any) -> None:
-    """Raise ValueError, in one line, for a request that no part of the plugin can take."""
+    """Raise a one-line ValueError if any part of the plugin would reject the request."""
     Ask.of(custom_params)
     rule_options(custom_params)
     problem_options(custom_params)
 
 
 def rule_options(custom_params: Any) -> dict[str, Any]:
-    """Return the rule named by ``accept`` and its options, without those that are null."""
+    """Return the rule named by ``accept`` and its options; null counts as not given."""
     given = {name: value for name, value in _given(custom_params).items() if value is not None}
     found = {"accept": _text("accept", given["accept"])} if "accept" in given else {}
     known = {**rule_kinds(), **LOOP_OPTIONS}
@@ -128,7 +128,7 @@ def rule_options(custom_params: Any) -> dict[str, Any]:
 
 
 def problem_options(custom_params: Any) -> dict[str, Any]:
-    """Return what a request that stands for a whole problem says of itself."""
+    """Return the options of a request that stands for a whole problem."""
     given = {name: value for name, value in _given(custom_params).items() if value is not None}
     found: dict[str, Any] = {}
     if PROMPT_END in given:
@@ -145,7 +145,7 @@ def number(name: str, value: Any, kind: type) -> Any:
     elif kind is int:
         valid = type(value) is int and abs(value) <= LARGEST_WHOLE
         way_out = f"a whole number up to {LARGEST_WHOLE}"
-    else:  # NaN is not below any number
+    else:  # NaN fails the comparison
         valid = type(value) in (int, float) and abs(value) <= LARGEST_NUMBER
         way_out = f"a number up to {LARGEST_NUMBER:g}"
     if not valid:
@@ -154,7 +154,7 @@ def number(name: str, value: Any, kind: type) -> Any:
 
 
 def _given(custom_params: Any) -> dict[str, Any]:
-    """Return what a request gives the plugin, by name; the values are still unchecked."""
+    """Return a request's options for the plugin by name; the values are still unchecked."""
     if not isinstance(custom_params, dict) or custom_params.get(KEY) is None:
         return {}
     given = custom_params[KEY]
@@ -226,7 +226,7 @@ def _chosen(name: str, value: Any, among: Collection[str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Describe a client's value for an error message: short, in ASCII, and never raising."""
+    """Describe a client's value for an error message, short and in ASCII; never raise."""
     if isinstance(value, str):
         return ascii(value[:32])
     if value is None or isinstance(value, int | float):
@@ -239,10 +239,10 @@ def _shown(value: Any) -> str:
 def ask_for(
     reads: Sequence[Read], offset: int, spans: Sequence[tuple[int, int]] = ()
 ) -> Ask | None:
-    """Build the question for a query's reads; None if they need nothing of the plugin.
+    """Build the question for a query's reads; return None if they need nothing from the plugin.
 
-    ``offset`` is the position that a read's spans count from (the context's length); ``spans`` apply to
-    reads that name none: they are the generated units.
+    A read's spans count from position ``offset`` (the context's length). ``spans``, the generated units,
+    apply to reads that name none.
     """
     scores = [r for r in reads if r.what is What.SCORE]
     pools = [r for r in reads if r.what is What.POOLED]
@@ -271,7 +271,7 @@ def as_label(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_label(params: Any, labels: Any) -> dict[str, Any] | None:
-    """Return ``sampling_params`` with a label's ``custom_params``, None without; raise ValueError."""
+    """Return ``sampling_params`` with the ``custom_params`` of a label; None without a label; may raise ValueError."""
     if not isinstance(labels, dict) or KEY not in labels:
         return None
     text = labels.pop(KEY)
@@ -307,7 +307,7 @@ def reply(meta_info: Mapping[str, Any], server: str = "the server") -> dict[str,
 def values(
     reads: Sequence[Read], meta_info: Mapping[str, Any], server: str = "the server"
 ) -> dict[Read, Tensor]:
-    """Return values by read, as an engine does; raise UserError for a reply of another shape."""
+    """Return values by read, as an engine does; raise UserError if the reply has another shape."""
     wanted = [r for r in reads if r.what in (What.SCORE, What.POOLED)]
     if not wanted:
         return {}
@@ -331,7 +331,7 @@ def pack(states: Tensor, precision: str) -> dict[str, Any]:
 
 
 def unpack(one: Mapping[str, Any], server: str = "the server") -> Tensor:
-    """Invert ``pack``, as float32; raise UserError if the server's reply does not fit."""
+    """Decode a reply made by ``pack`` to float32; raise UserError if it is malformed."""
     try:
         shape = [int(n) for n in one["shape"]]
         size = PRECISIONS[one["precision"]]

@@ -1,8 +1,7 @@
-"""The rounds of a request's loop, as ``meta_info`` has them: told in the worker, read by who has asked.
+"""The rounds of a request's loop in ``meta_info``: written by the worker, read by the client.
 
-A round is told in numbers (``figures``), or whole (``whole``) to who asks for that: then the record of a run can be made of
-the output's ids and what was told. Kept and written tokens are in the output, so of a round only the rejected rest of its
-draft travels, which is no longer than a draft.
+A round is reported in numbers (``figures``) or, on request, ``whole``; a run's record can then be rebuilt from the output's
+ids and the report. Kept and written tokens are in the output, so the report contains only the rejected rest of each draft.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from semspec.errors import UserError
 from semspec.sglang_plugin.protocol import ROUNDS
 from semspec.types import Round
 
-RESTS = "rests"  # of a mark: from here on the target writes alone, or no longer
-TABLES = ("seconds", "passes", "fed", "cached", "counts")  # tables of numbers
+RESTS = "rests"  # in a mark: whether the target writes alone from here on
+TABLES = ("seconds", "passes", "fed", "cached", "counts")  # fields that are tables of numbers
 
 
 def figures(done: Round) -> dict[str, Any]:
@@ -24,18 +23,18 @@ def figures(done: Round) -> dict[str, Any]:
         "drafted": len(done.drafted),
         "steps": len(done.ends),
         "steps_kept": done.units_kept,
-        "kept": len(done.kept),  # of the draft's tokens, those in accepted steps
-        # of the rejected step, and the token that the target put behind
+        "kept": len(done.kept),  # the draft's tokens in accepted steps
+        # kept from the rejected step, and the target's token after these
         "salvaged": len(done.written),
-        "target": len(done.handed),  # of the target's own finish of that step,
-        "nested_kept": done.nested_kept,  # of which the small model had proposed so many
+        "target": len(done.handed),  # with which the target finished that step,
+        "nested_kept": done.nested_kept,  # and those among them that the small model proposed
         "scores": [round(float(score), 4) for score in done.scores],
         "passes": done.passes.get("target", 0),
     }
 
 
 def whole(done: Round, at: int) -> dict[str, Any]:
-    """Return a round, whose first token is the output's number ``at``, so that ``read`` gets it back."""
+    """Return a round, whose first token has index ``at`` in the output, in a form that ``read`` restores."""
     assert done.parents is None and done.drafted[: len(done.kept)] == done.kept
     return {
         "at": at,
@@ -56,7 +55,7 @@ def whole(done: Round, at: int) -> dict[str, Any]:
 
 
 def mark(at: int, rests: bool) -> dict[str, Any]:
-    """Return what is told where a loop is left out, because nothing is drafted, or begins again behind so many tokens."""
+    """Return the mark that after ``at`` tokens a loop rests because nothing is drafted, or starts again."""
     return {"at": at, RESTS: rests}
 
 
@@ -68,11 +67,10 @@ def read(
     upto: int = 0,
     ended: bool = True,
 ) -> list[Round]:
-    """Return the rounds in which an output was written, behind the first ``known`` ones, which have ``upto`` tokens.
+    """Return the rounds of an output, without the first ``known`` reports, which cover ``upto`` tokens.
 
-    What no round accounts for, because SGLang wrote it between two loops or beside a loop that rests, is a round of the
-    target's. Raise UserError if the server told none, or something else. An output that has not ``ended`` may go on behind its
-    last round.
+    Tokens without a round, which SGLang wrote between two loops or while a loop rested, become a round of the target. Raise
+    UserError if the server reported no rounds or malformed ones. An output that has not ``ended`` may be longer than its rounds.
     """
     told = meta_info.get(ROUNDS)
     if not told and ended:

@@ -1,7 +1,7 @@
-"""The choice of a request's rule, and its verdict on many nodes at once.
+"""Choose a request's rule, and apply it to many nodes at once.
 
-The rules are the package's own (``semspec/rules``): each declares what it needs inside a server and what a request may
-set (``Rule.in_server``), and says what it keeps (``Rule.keeps``). This module supplies their inputs and knows none by name.
+The rules are the package's own (``semspec/rules``). Each declares what it needs inside a server and what a request may
+set (``Rule.in_server``), and decides what to keep (``Rule.keeps``). This module supplies their inputs and knows none by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from semspec.sglang_plugin.protocol import LOOP_OPTIONS, number, rule_kinds
 from semspec.sglang_plugin.steps import Steps
 from semspec.types import Sampling
 
-OFF = "off"  # nothing is drafted
+OFF = "off"  # draft nothing
 
 
 class Bound(Protocol):
@@ -34,17 +34,17 @@ class Bound(Protocol):
     def distances(self, drafted: Tensor, likeliest: Tensor) -> Tensor: ...
 
     def ends(self, tokens: Tensor) -> Tensor:
-        """Return which tokens end a text."""
+        """Return, for each token, whether it ends a text."""
 
 
 def judges_steps(cls: type[Any]) -> bool:
-    """Return whether a rule judges whole steps, which the loop of a request does."""
+    """Return whether a rule judges whole steps, and so needs a loop per request."""
     return bool(cls.cuts == "ends")
 
 
 @cache
 def known_rules() -> Mapping[str, type[Any]]:
-    """Return the rules that can run in here, by name: those that declare it and read what a pass has."""
+    """Return the rules that can run inside a server, by name: they declare it and read only what a verifying pass offers."""
     found = {name: rule.cls for name, rule in plugins("accept").items()}
     return {
         name: cls
@@ -54,7 +54,7 @@ def known_rules() -> Mapping[str, type[Any]]:
 
 
 def server_options() -> Mapping[str, type | None]:
-    """Return what may be set where the server starts, by name, and of numbers the type."""
+    """Return the options that may be set when the server starts, with the type of those that are numbers."""
     every = [cls.in_server for cls in known_rules().values()]
     return {
         **dict.fromkeys((name for declared in every for name in declared.server), None),
@@ -64,10 +64,10 @@ def server_options() -> Mapping[str, type | None]:
 
 
 def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Rule | Steps | None:
-    """Return the rule that a request names, else the server's; None for SGLang's own, lossless, and for ``off``.
+    """Return the rule that a request names, else the server's; None for ``off`` and for SGLang's own lossless rule.
 
-    ``given`` comes from ``protocol.rule_options``; options in ``otherwise`` apply unless the request
-    names another rule. Raise UserError for an unknown rule or option.
+    ``given`` comes from ``protocol.rule_options``. The server's options in ``otherwise`` apply unless the
+    request names another rule. Raise UserError for an unknown rule or option.
     """
     own = dict(given)
     name = own.pop("accept", None)
@@ -100,13 +100,13 @@ def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Rule | Step
 
 @dataclass
 class Judged:
-    """Requests with one rule and one sampling, and the target's rows over their trees."""
+    """Requests that share a rule and a sampling, with the target's rows for their trees."""
 
     logits: Tensor  # [requests * n, vocabulary]
     tokens: Tensor  # [requests, n]
     parents: Tensor  # [requests, n], -1 for none
     sampling: Sampling
-    bound: Bound | None = None  # for rules that go by it
+    bound: Bound | None = None  # for rules that use ARC-Decode's bound
 
     @cached_property
     def p(self) -> Tensor:
@@ -115,7 +115,7 @@ class Judged:
 
     @cached_property
     def rows(self) -> Tensor:
-        """[requests * n] the row that judges each node; an arbitrary row for nodes without parent."""
+        """[requests * n] the row that judges each node; arbitrary for nodes without a parent."""
         count, n = self.parents.shape
         first = torch.arange(count, device=self.parents.device)[:, None] * n
         return (first + self.parents.clamp_min(0)).flatten()
@@ -127,8 +127,8 @@ class Judged:
 
 
 def loosely(rule: Rule, seen: Judged) -> Tensor:
-    """Return which nodes the rule keeps regardless of speculative sampling: bool [requests, n]."""
+    """Return which nodes the rule keeps whatever speculative sampling says: bool [requests, n]."""
     loose = rule.keeps(seen).view_as(seen.parents)
-    # a grammar or a bias may have excluded a token altogether
+    # a grammar or a bias may have excluded a token entirely
     possible = seen.logits[seen.rows, seen.flat] > -torch.inf
     return loose & possible.view_as(loose) & (seen.parents >= 0)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from semspec.errors import UserError
 
 VARIABLE = "SEMSPEC_SGLANG"
-MODEL = "SEMSPEC_LM"  # the small model, where that is all that is to be said; and SGLang's name for drafting by it
+MODEL = "SEMSPEC_LM"  # short form to name the small model; also the --speculative-algorithm that drafts with it
 ARGUMENT = "--json-model-override-args"
 PARTS = ("probe", "verification", "drafting", "timing")  # modules of this package
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def asked(environment: Mapping[str, str] = os.environ, argv: Sequence[str] | None = None) -> bool:
-    """Return whether this process belongs to a server with any part switched on."""
+    """Return whether the settings of this process switch any part on."""
     given = environment.get(VARIABLE) or environment.get(MODEL)
     return bool(given) or _argument(argv) is not None
 
@@ -36,8 +36,8 @@ def read(
 ) -> dict[str, dict[str, Any]]:
     """Return the options of each part that is switched on; raise UserError if they are malformed.
 
-    An argument is copied into the environment, where the server's processes find it: they start before
-    they learn the server's arguments.
+    Settings in the argument are copied into the environment, because the server's processes start
+    before they learn its arguments.
     """
     given, argument = environment.get(VARIABLE), _argument(argv)
     if argument is not None:
@@ -70,9 +70,9 @@ def read(
 def build(
     options: type[T], given: Mapping[str, Any], part: str, names: Sequence[str] | None = None
 ) -> T:
-    """Build a part's options from JSON, lists as tuples; raise UserError for unknown ones.
+    """Build a part's options from JSON, with lists as tuples; raise UserError for unknown ones.
 
-    ``names``: of the options, where they are not the fields of a dataclass.
+    ``names``: the options' names if they are not the fields of a dataclass.
     """
     known = [f.name for f in fields(options)] if names is None else names  # type: ignore[arg-type]
     if unknown := ", ".join(name for name in given if name not in known):
@@ -84,7 +84,7 @@ def build(
 
 
 def _argument(argv: Sequence[str] | None) -> Any:
-    """Return the "semspec" entry of SGLang's own argument; SGLang checks the rest of it."""
+    """Return the "semspec" entry of ``--json-model-override-args``; SGLang checks the other entries."""
     argv = sys.argv if argv is None else argv
     for position, word in enumerate(argv):
         name, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""Start of the plugin in one of SGLang's processes."""
+"""Start the plugin in one of SGLang's processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def start(parts: Mapping[str, Mapping[str, Any]]) -> None:
     """Check SGLang's version, then apply the parts' hooks; raise UserError for an unknown part."""
     compat.check_version()
     hooks: list[compat.Hook] = []
-    if parts:  # needed for requests to any part
+    if parts:  # requests to any part need these
         hooks.append(compat.Hook(compat.ARRIVING, compat.arriving(protocol.from_label), "BEFORE"))
         hooks.append(compat.Hook(compat.CHECKED, compat.checking(protocol.check), "AFTER"))
     for name, given in parts.items():

@@ -1,13 +1,13 @@
-"""Rules for whole steps inside SGLang: the package's own loop, one plan for each request.
+"""Rules for whole steps inside SGLang: the package's own loop, one plan per request.
 
 The plan (``loop.speculate``) is the one that a run drives over engines, with salvage and nested writing. Here SGLang drives
-it: a question to the draft model is answered before a pass, by a model in the worker, and a question to the target by the pass
-that verifies the draft. What the plan appends to the text after that answer is what SGLang's verification is made to keep,
-no token more and none less. So the law of a text is the loop's, at any temperature, and nothing of it is written twice.
+it: a model in the worker answers queries to the draft model before a pass, and the pass that verifies the draft answers
+queries to the target. SGLang's verification is then made to keep exactly the tokens that the plan appends to the text. So a
+text has the distribution that the loop gives it, at any temperature, and the loop exists only once.
 
-SGLang writes the first token of a text itself, in the pass over the prompt; the plan begins behind it. Who sends the prompt's
-last token apart (``protocol.PROMPT_END``) has it put there, so that the plan begins where that of a run does. A step is as long
-as a draft at most (``step_cap``): one that goes on is judged in parts, as by the loop with the same cap.
+SGLang itself writes the first token of a text, in the pass over the prompt, and the plan begins after it. If a request sends
+the prompt's last token separately (``protocol.PROMPT_END``), that becomes the first token, so that the plan begins where it
+does in a run. A step is at most as long as a draft (``step_cap``); a longer one is judged in parts, as in a run with that cap.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from semspec.types import (
 )
 
 NESTED_LENGTH = 5  # as in a run
-ENDLESS = 1 << 30  # where nothing is cut
+ENDLESS = 1 << 30  # no limit
 
 
 @lru_cache(maxsize=256)
@@ -66,7 +66,7 @@ class Sizes:
     """How much is drafted and judged at a time."""
 
     units: int  # steps
-    cap: int  # tokens in a step at most
+    cap: int  # the most tokens in a step
     nested: int  # tokens drafted at a time in a step that the target writes
 
 
@@ -76,9 +76,9 @@ class Steps:
 
     rule: Rule
     draft_length: int = 1  # steps
-    step_cap: int = 0  # tokens in a step at most; 0: as many as fit a draft
+    step_cap: int = 0  # the most tokens in a step; 0: as many as fit into a draft
     nested_length: int = NESTED_LENGTH  # tokens drafted at a time in a step that the target writes
-    max_repeats: int = 0  # a drafted step that was written this often before is rejected; 0: never
+    max_repeats: int = 0  # reject a drafted step that was written this often before; 0: never
 
     def __post_init__(self) -> None:
         if self.draft_length < 1 or self.nested_length < 1 or min(self.step_cap, self.max_repeats) < 0:  # fmt: skip
@@ -88,18 +88,18 @@ class Steps:
             )
 
     def within(self, width: int) -> Sizes:
-        """Return sizes by which no draft exceeds ``width`` tokens: a longer step is drafted and judged in parts."""
+        """Return sizes so that no draft exceeds ``width`` tokens; a longer step is drafted and judged in parts."""
         units = min(self.draft_length, width)
         cap = min(self.step_cap or width, width // units)
         return Sizes(units, cap, min(self.nested_length, width))
 
     def along(self) -> Sizes:
-        """Return sizes for drafts that others make: whatever they propose is judged."""
+        """Return sizes for drafts made elsewhere: everything that is proposed gets judged."""
         return Sizes(ENDLESS, self.step_cap or ENDLESS, ENDLESS)
 
 
 class Elsewhere:
-    """A loop that another rank runs, whose decision is followed."""
+    """Stands for a loop that another rank runs; this rank follows its decisions."""
 
     reads_states = False
 
@@ -111,11 +111,11 @@ class Solving:
         self, problem: Speculation, plan: Plan[Outcome], whole_rounds: bool = False
     ) -> None:
         self.problem, self.context, self.whole_rounds = problem, problem.context, whole_rounds
-        self.start = self.known = len(self.context)  # ``known``: how much of the text it has seen
-        self.asked: Query | None = None  # None: the plan has ended
+        self.start = self.known = len(self.context)  # ``known``: length of the text it has seen
+        self.asked: Query | None = None  # the plan's open query; None: the plan has ended
         self._plan, self._reported, self._since = plan, 0, 0.0
-        self._told = self.start - self.context.prompt_length  # tokens of the output, by ``report``
-        self._pools: dict[Read, Pool] = {}  # of the pass that is under way
+        self._told = self.start - self.context.prompt_length  # output tokens reported so far
+        self._pools: dict[Read, Pool] = {}  # of the current pass
         self._go_on(None)
 
     def _go_on(self, answer: Answer | None) -> None:
@@ -129,17 +129,17 @@ class Solving:
 
     @property
     def drafts(self) -> Query | None:
-        """The question that waits for the draft model."""
+        """The query that waits for the draft model, if one does."""
         return self.asked if self.asked is not None and self.asked.model != "target" else None
 
     @property
     def verifies(self) -> Query | None:
-        """The draft that waits for the target's pass."""
+        """The query that waits for the target's pass, if one does; its tokens are the draft."""
         return self.asked if self.asked is not None and self.asked.model == "target" else None
 
     @property
     def draft(self) -> Draft:
-        """That draft; an empty one where the plan has ended."""
+        """The draft that waits for the target's pass; empty if none does."""
         return Draft() if self.verifies is None else Draft(list(self.verifies.tokens))
 
     def drafted(self, answer: Answer) -> None:
@@ -149,12 +149,12 @@ class Solving:
 
     @property
     def reads_states(self) -> bool:
-        """Whether its draft's pass is read for more than logits."""
+        """Whether hidden states are read in the pass over its draft."""
         query = self.verifies
         return query is not None and any(read.what is What.POOLED for read in query.reads)
 
     def open_pools(self, top: int, width: int, device: torch.device) -> None:
-        """Make room for the states of a pass, of a model whose last layer is ``top``."""
+        """Allocate the pools for a pass of a model whose last layer is ``top``."""
         assert self.verifies is not None
         self._pools = {
             read: Pool(read.reduce, read.spans, read.layers or range(top + 1), width, device)
@@ -168,12 +168,12 @@ class Solving:
         return frozenset().union(*(pool.layers for pool in self._pools.values()))
 
     def states(self, layer: int, x: Tensor) -> None:
-        """Take a layer's states [nodes, width] of the draft's tokens, and of padding after them."""
+        """Take a layer's states [nodes, width] for the draft's tokens and the padding after them."""
         for pool in self._pools.values():
             pool.states((layer,), x[None], 0)
 
     def verified(self, logits: Tensor) -> list[int]:
-        """Take the target's rows [nodes, vocabulary] over the draft; return the tokens that the text gains."""
+        """Take the target's logits [nodes, vocabulary] over the draft; return the tokens that the text gains."""
         query = self.verifies
         assert query is not None and query.parents is None
         count, before = len(query.tokens), len(self.context)
@@ -196,18 +196,18 @@ class Solving:
 
     @property
     def between_steps(self) -> bool:
-        """Whether nothing is written of the next step, nor drafted."""
+        """Whether nothing of the next step has been written or drafted."""
         now = self.problem.now
         fresh = now is not None and not now.drafted and not now.handed_over
         return fresh and self.drafts is not None
 
     def opened(self) -> int:
-        """Count the tokens of an unfinished step that the target is writing; 0 where none was rejected."""
+        """Count the tokens of the unfinished step that the target is writing; 0 if there is none."""
         settled = self.start + sum(len(done.tokens) for done in self.problem.rounds)
         return unfinished(self.problem.kit.boundary(), self.context.tokens[settled : self.known])
 
     def report(self) -> list[dict[str, Any]] | None:
-        """Return the rounds that have ended since the last report, as JSON; None if none has."""
+        """Return the rounds that have ended since the last report, as JSON; None if there are none."""
         new = self.problem.rounds[self._reported :]
         self._reported += len(new)
         if not self.whole_rounds:
@@ -220,13 +220,13 @@ class Solving:
 
 
 def unfinished(boundary: Boundary, tokens: Sequence[int]) -> int:
-    """Count the tokens behind the last end of a unit, for a boundary that has read nothing."""
+    """Count the tokens after the last end of a unit; ``boundary`` must be fresh."""
     ends = unit_ends(boundary, tokens)
     return len(tokens) - (ends[-1] if ends else 0)
 
 
 def _value(read: Read, query: Query, rows: Tensor) -> Any:
-    """Return what a pass's raw logits [tokens + 1, vocabulary] say to a read."""
+    """Return the value of a read, given a pass's raw logits [tokens + 1, vocabulary]."""
     if read.what is What.PROBS:
         return probabilities(rows, query.sampling)
     if read.what is What.LOGITS:
@@ -241,18 +241,18 @@ def _value(read: Read, query: Query, rows: Tensor) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where and how far a loop writes."""
+    """Where a loop starts, and how far it may write."""
 
-    context: Context  # its output may have tokens
+    context: Context  # its output need not be empty
     budget: int  # tokens of the whole output
     seed: object = None
-    # the output's last tokens, so many, begin a step that the target has to finish: its draft was rejected before
+    # how many of the output's last tokens begin a step that the target must finish, because its draft was rejected
     opened: int = 0
-    whole_rounds: bool = False  # they are reported so that they can be read back
+    whole_rounds: bool = False  # report rounds in the form that ``rounds.read`` restores
 
 
 class Drafter(Protocol):
-    """What proposes the drafts of a loop."""
+    """Proposes the drafts of a loop."""
 
     def open(self, kit: Kit) -> DraftSession: ...
 
@@ -266,10 +266,10 @@ def begin(
     drafter: Drafter | None = None,
     load: Load | None = None,
 ) -> Solving:
-    """Begin a loop; ``split`` opens a boundary with a cap. Drafts are a small model's, if not said."""
+    """Start a loop; ``split`` opens a boundary with a cap. The default drafter is a small model."""
 
-    # generators of their own, as in a run: what a drafter draws must not change what the rule draws; and of each
-    # beginning: what was drawn before must not be drawn again
+    # separate generators, as in a run, so that a drafter's draws do not change the rule's; the text's length is part of
+    # the seed, so that a loop that starts again does not repeat earlier draws
     behind = len(start.context) - start.context.prompt_length
 
     def made(who: str, **changes: Any) -> Kit:
@@ -294,7 +294,7 @@ def begin(
 
 
 def _resumed(problem: Speculation, opened: int) -> Plan[Outcome]:
-    """Have the target finish the step that the text ends in, if it has to; then go on as in the loop."""
+    """Let the target finish the step at the text's end, if it must; then run the loop."""
     if opened and problem.left > 0 and not problem.ended:
         done = Round()
         yield from problem.hand_over(Verdict(handover=Handover(units=1, opened=opened)), done)

@@ -1,9 +1,9 @@
-"""How long a server's passes take, to tell a model's time from all else: for measurements, not for service.
+"""Measure how long the passes of a server's models take, apart from all other work; not for production.
 
     SEMSPEC_SGLANG='{"timing": {}}' sglang serve --model-path MODEL --disable-cuda-graph
 
-/server_info then says of each scheduler ``"semspec_seconds": {"target": {"passes": 812, "seconds": 9.4}, "draft": {...}}``: the
-model that the server was started with, and the one of SEMSPEC_LM. Every pass is waited for, which costs a GPU its overlap.
+/server_info then reports for each scheduler ``"semspec_seconds": {"target": {"passes": 812, "seconds": 9.4}, "draft": {...}}``:
+the server's own model, and that of SEMSPEC_LM. Each pass is waited for, so a GPU loses its overlap with the CPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from semspec.sglang_plugin.compat import Hook
 from semspec.sglang_plugin.part import Part
 from semspec.storage.screen import last_line
 
-KEY = "semspec_seconds"  # of /server_info
+KEY = "semspec_seconds"  # in /server_info
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """None yet."""
+    """No options yet."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Spent:
 
 
 class Clock:
-    """What one process spent in which model's passes."""
+    """Counts the passes of each model in one process, and their seconds."""
 
     def __init__(self) -> None:
         self.models: dict[str, Spent] = {}
@@ -47,7 +47,7 @@ class Clock:
     def timed(
         self, model: str, function: Callable[P, R], done: Callable[[], None] = lambda: None
     ) -> Callable[P, R]:
-        """Return the function, counted as passes of that model; ``done`` waits for the device."""
+        """Wrap a function so that each call counts as a pass of that model; ``done`` waits for the device."""
         spent = self.models.setdefault(model, Spent())
 
         @functools.wraps(function)
@@ -63,7 +63,7 @@ class Clock:
         return counted
 
     def tell(self, state: Any, *_: Any, **__: Any) -> None:
-        """Add what was spent to what /server_info says of a scheduler."""
+        """Add the counts to what /server_info reports about a scheduler."""
         compat.tell_server_info(state, KEY, {name: asdict(own) for name, own in self.models.items()})  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """Draft trees as SGLang verifies them, many at once: pure tensor functions, no loop over requests.
 
 A request's tree has n nodes; node 0 is its last token, and parents come before their children.
-``next_token`` [requests, n] holds the first child of each node and ``next_sibling`` its next sibling, -1
-for none; siblings are tried in this order, which is that of their indices. Row i of the target's logits
-follows node i, so a node is judged by the row of its parent. No function here waits for a GPU.
+``next_token`` [requests, n] is the first child of each node and ``next_sibling`` its next sibling, -1 for
+none; siblings are tried in this order, which is the order of their indices. Row i of the target's logits
+follows node i, so the row of its parent judges a node. No function here waits for a GPU.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def parents_of(next_token: Tensor, next_sibling: Tensor) -> Tensor:
     own = torch.arange(n, device=device).expand(count, n)
 
     def inverse(links: Tensor, otherwise: Tensor) -> Tensor:
-        """Return which node links to each node, or ``otherwise`` [requests, n] where none does."""
-        spill = otherwise.new_full((count, 1), -1)  # collects links that point at nothing
+        """Return the node that links to each node; ``otherwise`` [requests, n] if none does."""
+        spill = otherwise.new_full((count, 1), -1)  # extra column that collects links of -1
         found = torch.cat([otherwise, spill], 1)
         return found.scatter(1, torch.where(links < 0, n, links).long(), own)[:, :n]
 
@@ -37,10 +37,10 @@ def elder_siblings(parents: Tensor) -> Tensor:
 
 
 def first_accepted(loose: Tensor, sure: Tensor, parents: Tensor) -> Tensor:
-    """Return the child that must follow each row: [requests, n], -1 where verification decides.
+    """Return the child that must follow each row: [requests, n], -1 where SGLang's verification decides.
 
-    ``loose`` are the nodes that a rule keeps, ``sure`` those that speculative sampling keeps. In a family
-    in which the rule keeps any node, the first one kept by either follows, as in a walk in order.
+    ``loose``: nodes that a rule keeps. ``sure``: nodes that speculative sampling keeps. Among siblings of
+    which the rule keeps any, the first one that either keeps must follow, as in a walk in order.
     """
     n = parents.shape[1]
     above = parents.clamp_min(0)
@@ -53,10 +53,10 @@ def first_accepted(loose: Tensor, sure: Tensor, parents: Tensor) -> Tensor:
 
 
 def only(logits: Tensor, tokens: Tensor, follows: Tensor) -> Tensor:
-    """Return ``logits`` [requests * n, vocabulary] that force the token of each node that must follow.
+    """Return ``logits`` [requests * n, vocabulary] edited to force the token of each node that must follow.
 
-    The row then has a logit of 0 there and -inf elsewhere: the argmax, and the only token possible at
-    any temperature, top-k and top-p.
+    A forced row has a logit of 0 for that token and -inf elsewhere, so the token is the argmax, and the only
+    one possible at any temperature, top-k and top-p.
     """
     decided = (follows >= 0).flatten()[:, None]
     token = tokens.gather(1, follows.clamp_min(0)).flatten()[:, None].long()
@@ -66,7 +66,7 @@ def only(logits: Tensor, tokens: Tensor, follows: Tensor) -> Tensor:
 
 
 def written(logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
-    """Return ``logits`` with these rows forced to one token each, in the same way."""
+    """Return ``logits`` with these rows forced to one token each, as in ``only``."""
     edited = logits.clone()
     edited[rows] = -torch.inf
     edited[rows, tokens] = 0.0

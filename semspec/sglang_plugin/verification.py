@@ -1,10 +1,10 @@
-"""Rules inside SGLang's verification: ``arc``, ``typical`` and ``topk_delta``, request by request.
+"""Rules inside SGLang's verification, request by request: ``arc``, ``typical``, ``topk_delta``, and loops that judge steps.
 
-One function verifies drafts for EAGLE, EAGLE3, STANDALONE and NGRAM. Before it runs, every family of
-nodes of which a rule keeps one is decided as the package's own walk would decide it, and the logits that
-judge the family allow no other token (``trees.only``); the rest is SGLang's own, greedy or sampled.
-Afterwards the true logits are restored, so log-probabilities stay the model's. SGLang's own verification
-knows no min-p: for a request that asks for it, the logits allow only the tokens that it leaves.
+One function of SGLang verifies drafts for EAGLE, EAGLE3, STANDALONE and NGRAM. Before it runs, we decide every
+family of siblings of which a rule keeps one, as the package's own walk would, and edit the logits that judge
+the family so that they allow no other token (``trees.only``). SGLang decides the rest, greedily or by sampling.
+Afterwards the true logits are restored, so log-probabilities stay the model's. SGLang's own verification does
+not support min-p: for a request with min-p, the logits are cut to the tokens that it leaves.
 
     SEMSPEC_SGLANG='{"verification": {"accept": "topk_delta", "delta": 0.3}}'     for all requests
     "custom_params": {"semspec": {"accept": "typical", "epsilon": 0.1}}           for one
@@ -58,10 +58,10 @@ Loop = Solving | Elsewhere
 
 
 class Options:
-    """The rule of requests that name none, and what rules are told where the server starts.
+    """The rule for requests that name none, and options of rules that are set when the server starts.
 
     ``calibration`` (arc) and the probes of rules are folders, Hub repositories or known names. ``split`` says what a step
-    is, where another drafter than SEMSPEC_LM drafts, which has an option of its own.
+    is, unless SEMSPEC_LM drafts, which has its own option for that.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class Options:
                 f"verification has no option {unknown}: there are {', '.join(self.option_names())}"
             )
         self.calibration, self.allow_mismatch, self.split = calibration, allow_mismatch, split
-        plugin("split", split)  # raises UserError for a name that there is not
+        plugin("split", split)  # raises UserError for an unknown name
         own = {"accept": accept, "calibration": calibration, "allow_mismatch": allow_mismatch}
         self.given: Mapping[str, Any] = {**own, **of_rules}
 
     @staticmethod
     def option_names() -> list[str]:
-        """Return what ``settings.build`` may give."""
+        """Return the option names that ``settings.build`` accepts."""
         return ["accept", "split", *server_options()]
 
 
@@ -97,7 +97,7 @@ class Group:
 
 
 class Verification:
-    """The rules of one server, in each of its processes."""
+    """The rules of a server; each of its processes has one."""
 
     def __init__(self, options: Options) -> None:
         self.otherwise, self.split = options.given, options.split
@@ -106,9 +106,9 @@ class Verification:
             self.source = Source(options.calibration, options.allow_mismatch)
         self.bound: ModelBound | None = None  # once the model is loaded
         self.runner: Any = None  # likewise
-        self.drafter: Mapping[str, Any] | None = None  # the small model that drafts, if one does
+        self.drafter: Mapping[str, Any] | None = None  # the small model, if it drafts
         self.passes: Mapping[str, int] = {}
-        self.handed: HandedLoops | None = None  # where another drafter drafts
+        self.handed: HandedLoops | None = None  # if another drafter drafts
         self.rule = lru_cache(maxsize=4096)(self._rule)
         self.rule((), None)  # check the server's default rule
 
@@ -127,11 +127,11 @@ class Verification:
         return rule
 
     def of(self, custom_params: Any, sampling: Sampling) -> Rule | Steps | None:
-        """Return the rule for a request; raise UserError or ValueError if it cannot be had."""
+        """Return the rule for a request; raise UserError or ValueError if it is not available."""
         return self.rule(tuple(rule_options(custom_params).items()), sampling)
 
     def groups(self, requests: Sequence[Any]) -> list[Group]:
-        """Group the requests that one of our rules judges, by rule and sampling."""
+        """Group the requests that one of our token rules judges, by rule and sampling."""
         found: dict[tuple[Rule, Sampling], list[int]] = {}
         for i, request in enumerate(requests):
             params = compat.params_of(request)
@@ -139,7 +139,7 @@ class Verification:
                 sampling = compat.sampling_of(params)
                 rule = self.of(compat.asked(params), sampling)
             except (UserError, ValueError) as error:
-                # a request's own rule was checked on arrival; the server's rule may not suit it
+                # a request's own rule was checked on arrival, but the server's rule may not suit it
                 lossless_instead(str(error))
                 continue
             if rule is not None and not isinstance(rule, Steps):
@@ -147,12 +147,12 @@ class Verification:
         return [Group(*key, tuple(own)) for key, own in found.items()]
 
     def check_request(self, result: Any, params: Any, *args: Any, **given_too: Any) -> None:
-        """Check a request after SGLang verified its parameters: a ValueError is its 400."""
+        """Check a request after SGLang has checked its parameters; a ValueError becomes a 400."""
         given = compat.asked(params)
         if (last := problem_options(given).get(PROMPT_END)) is not None:
             vocabulary = args[0] if args else given_too.get("vocab_size")
             self._check_prompt_end(last, vocabulary)
-        if not rule_options(given):  # a request that names no rule is served in any case
+        if not rule_options(given):  # a request that names no rule is always served
             return
         try:
             rule = self.of(given, compat.sampling_of(params))
@@ -173,15 +173,15 @@ class Verification:
             raise ValueError(f"{PROMPT_END}={token}: the vocabulary has {vocabulary} tokens")
 
     def drafted_by(self, drafter: Mapping[str, Any]) -> None:
-        """Take note of the small model that drafts, for who asks the server."""
+        """Record the small model that drafts, to be reported by ``describe``."""
         self.drafter = drafter
 
     def counted_in(self, passes: Mapping[str, int]) -> None:
-        """Take note where the target's passes are counted, for who asks the server."""
+        """Record where the target's passes are counted, to be reported by ``describe``."""
         self.passes = passes
 
     def describe(self, state: Any, *_: Any, **__: Any) -> None:
-        """Tell who asks the server which rules for steps it has, and who drafts."""
+        """Report in /server_info which rules for steps the server has, and which model drafts."""
         if self.drafter is not None:
             compat.tell_server_info(
                 state, KEY, {"version": __version__, **self.drafter, **self._described}
@@ -194,7 +194,7 @@ class Verification:
         states = compat.reads_verification(self.runner)
         steps = {name: cls for name, cls in known_rules().items() if judges_steps(cls)}
         probes = {
-            role: Probe.load(place).digest if place else ""  # "": by the index
+            role: Probe.load(place).digest if place else ""  # "": looked up in the index
             for role in ("target", "draft")
             for place in [self.otherwise.get(f"{role}_probe")]
         }
@@ -202,10 +202,10 @@ class Verification:
         return {"rules": usable, "probes": probes}
 
     def steps(self, params: Any) -> Steps | None:
-        """Return a request's rule for whole steps; None where verification decides token by token."""
+        """Return a request's rule for whole steps; None if its tokens are verified one by one."""
         try:
             rule = self.of(compat.asked(params), compat.sampling_of(params))
-        except (UserError, ValueError):  # ``groups`` says so
+        except (UserError, ValueError):  # ``groups`` reports it
             return None
         return rule if isinstance(rule, Steps) and not compat.constrained(params) else None
 
@@ -220,7 +220,7 @@ class Verification:
         return rule if isinstance(rule, Steps) else None
 
     def off(self, params: Any) -> bool:
-        """Return whether nothing is to be drafted for a request."""
+        """Return whether a request wants no drafts."""
         return self._named(compat.asked(params)) == OFF
 
     def _named(self, custom_params: Any) -> str:
@@ -243,13 +243,13 @@ class Verification:
             if self.source is None:
                 return
             self.bound = self.source.bind(runner)
-        except UserError as error:  # an exception would reach the user as a page of traceback
+        except UserError as error:  # any other exception reaches the user as a page of traceback
             raise last_line(f"semspec's SGLang plugin: {error}") from error
 
     def sample(
         self, theirs: Any, verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kw: Any
     ) -> Any:
-        """Wrap ``eagle_sample``: decide the rules' families first, restore the logits afterwards."""
+        """Wrap ``eagle_sample``: apply the rules first, restore the logits afterwards."""
         mask = args[0] if args else kw.get("grammar_mask")
         call = compat.Verifying(verify_input, batch, logits_output, mask)
         groups = [] if call.idle else self.groups(call.requests)
@@ -278,7 +278,7 @@ class Verification:
             call.show(true)
 
     def _loops(self, call: compat.Verifying) -> tuple[dict[int, Loop], dict[int, Sequence[int]]]:
-        """Return by request the loop that judges its draft, and the nodes of the draft from the root on."""
+        """Return, by request, the loop that judges its draft, and the draft's nodes from the root on."""
         loops: dict[int, Loop] = call.loops
         paths: dict[int, Sequence[int]] = {i: range(call.n) for i in loops}
         others = {} if self.handed is None else self.handed.of(call)
@@ -291,21 +291,21 @@ class Verification:
         paths: Mapping[int, Sequence[int]],
         call: compat.Verifying,
     ) -> dict[int, list[int]]:
-        """Return by request the tokens that its loop adds to the text, after this pass over its draft."""
+        """Return, by request, the tokens that its loop adds to the text after this pass over its draft."""
         if not loops:
             return {}
         rows = call.logits.view(len(call.requests), call.n, -1)
         found = {}
         for i, loop in loops.items():
             if not isinstance(loop, Elsewhere):
-                # a chain is all rows as they are: they are large, and not copied
+                # for a chain take all rows without copying them, as they are large
                 own = rows[i] if isinstance(paths[i], range) else rows[i][list(paths[i])]
                 found[i] = loop.verified(own)
         agreed: dict[int, list[int]] = compat_ranks.agreed_object(found)
         return agreed
 
     def _follows(self, groups: Sequence[Group], call: compat.Verifying) -> Tensor:
-        """Return ``trees.first_accepted`` of all requests, -1 for those in no group."""
+        """Return ``trees.first_accepted`` for all requests; -1 for those in no group."""
         logits, tokens = call.logits, call.tokens
         count, n = tokens.shape
         parents = trees.parents_of(*call.links)
@@ -332,7 +332,7 @@ class Verification:
 
 
 def _bounded(rule: Rule) -> bool:
-    """Return whether a rule goes by ARC-Decode's bound."""
+    """Return whether a rule needs ARC-Decode's bound."""
     return rule.in_server is not None and rule.in_server.bound
 
 
@@ -341,14 +341,14 @@ def _places(
     paths: Mapping[int, Sequence[int]],
     call: compat.Verifying,
 ) -> tuple[Tensor, Tensor]:
-    """Return the rows of a pass after which the tokens of ``texts`` follow, and these tokens."""
+    """Return the rows of a pass that the tokens of ``texts`` follow, and these tokens."""
     rows = [i * call.n + node for i, text in texts.items() for node in paths[i][: len(text)]]
     tokens = [token for text in texts.values() for token in text]
     return compat.on(rows, call.logits.device), compat.on(tokens, call.logits.device)
 
 
 def _floors(requests: Sequence[Any]) -> dict[Sampling, list[int]]:
-    """Return the requests that ask for min-p, by their sampling."""
+    """Return the requests with min-p, by sampling."""
     found: dict[Sampling, list[int]] = {}
     for i, request in enumerate(requests):
         sampling = compat.sampling_of(compat.params_of(request))
@@ -360,7 +360,7 @@ def _floors(requests: Sequence[Any]) -> dict[Sampling, list[int]]:
 def _drawable(
     raw: Tensor, call: compat.Verifying, floors: Mapping[Sampling, Sequence[int]]
 ) -> Tensor:
-    """Return ``raw`` with -inf for what min-p, and top-k and top-p before it, exclude."""
+    """Return ``raw`` with -inf for tokens that top-k, top-p or min-p exclude."""
     count, vocabulary = len(call.requests), raw.shape[-1]
     by_request, shown = call.logits.view(count, -1, vocabulary), raw.clone()
     for sampling, own in floors.items():
@@ -372,7 +372,7 @@ def _drawable(
 
 
 def _sure(seen: Judged, uniforms: Tensor | None) -> Tensor:
-    """Return nodes that speculative sampling keeps; without ``uniforms`` the likeliest ones."""
+    """Return the nodes that speculative sampling keeps; without ``uniforms``, those with the most likely tokens."""
     if uniforms is None:
         return (seen.logits.argmax(-1)[seen.rows] == seen.flat).view_as(seen.parents)
     px = seen.p[seen.rows, seen.flat].view_as(seen.parents)
@@ -391,7 +391,7 @@ def prepare(options: Options) -> None:
 
 
 def everywhere(options: Options) -> list[Hook]:
-    """Return the hook that refuses requests where they arrive, which is not where they run."""
+    """Return the hook that refuses bad requests in the process where they arrive, not where they run."""
     return [Hook(CHECKED, Verification(options).check_request, "AFTER")]
 
 

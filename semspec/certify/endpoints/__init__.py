@@ -1,1 +1,1 @@
-"""What is certified, and what it is held against: servers of several kinds, and models in this process."""
+"""Servers of several kinds and models in this process, to be certified or to serve as reference."""

@@ -1,4 +1,4 @@
-"""What a certificate asks of an endpoint, and of a reference."""
+"""What a certificate needs from an endpoint and from a reference."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from semspec.types import Sampling
 
 
 class Drafts(NamedTuple):
-    """How much was drafted, as a ``Drafting`` writer tells it."""
+    """How much was drafted, as a ``Drafting`` writer reports it."""
 
-    drafted: int | None  # tokens; None: it tells only what was kept
+    drafted: int | None  # tokens; None: it reports only the tokens kept
     kept: int
 
     def plus(self, other: Drafts) -> Drafts:
@@ -29,15 +29,15 @@ class Drafts(NamedTuple):
 
 
 class Writer(Protocol):
-    """Something that writes on after a prefix, in whatever way it does: what is certified."""
+    """Something that continues a prefix, by whatever method: what gets certified."""
 
     @property
     def name(self) -> str:
-        """Say what it is, in a line, without credentials."""
+        """A one-line description without credentials."""
         ...
 
     def encode(self, text: str) -> Tokens:
-        """Return a prompt as the prefix that the others take."""
+        """Return a prompt as the prefix that the other methods take."""
         ...
 
     def show(self, tokens: Tokens) -> str:
@@ -45,9 +45,9 @@ class Writer(Protocol):
         ...
 
     def write(self, prefixes: Sequence[Tokens], length: int, sampling: Sampling) -> list[Tokens]:
-        """Return the next tokens after each prefix, a request for each; neighbours are under way together.
+        """Return the next tokens after each prefix, with one request each; neighbours run at the same time.
 
-        Fewer than ``length`` end in ``laws.END``.
+        An outcome of fewer than ``length`` tokens ends in ``laws.END``.
         """
         ...
 
@@ -56,30 +56,30 @@ class Writer(Protocol):
 
 @runtime_checkable
 class Drafting(Protocol):
-    """A writer that tells how much was drafted."""
+    """A writer that reports how much was drafted."""
 
     def drafts(self) -> Drafts:
-        """Return how much was drafted since it was asked last."""
+        """Return how much was drafted since the last call."""
         ...
 
 
 @runtime_checkable
 class Reference(Protocol):
-    """Something that tells the model's distributions without speculation."""
+    """Something that gives the model's distributions without speculation."""
 
-    cheap: bool  # every outcome can be scored; else only what is asked once
+    cheap: bool  # False: each law costs a request, so laws are kept and outcomes are not all scored
 
     @property
     def name(self) -> str:
-        """Say what it is, in a line, without credentials."""
+        """A one-line description without credentials."""
         ...
 
     def laws(self, prefixes: Sequence[Tokens], sampling: Sampling) -> list[Law]:
-        """Return what the token after each prefix is drawn from."""
+        """Return the law of the token after each prefix."""
         ...
 
     def logprobs(
         self, prefixes: Sequence[Tokens], also: Sequence[Token]
     ) -> list[Mapping[Token, float]]:
-        """Return log-probabilities of the likeliest tokens after each prefix, and of one more, if known."""
+        """Return log-probabilities of the most likely tokens after each prefix and, if known, of its token in ``also``."""
         ...

@@ -1,4 +1,4 @@
-"""Find out what a server speaks."""
+"""Find out which protocol a server speaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semspec.errors import UserError
 from semspec.models.text import Text
 
 KINDS = ("auto", "sglang", "vllm", "llamacpp", "openai")
-OWNERS = {"vllm": "vllm", "llamacpp": "llamacpp"}  # what servers call themselves
+OWNERS = {"vllm": "vllm", "llamacpp": "llamacpp"}  # kinds by ``owned_by`` at /v1/models
 Server = OpenAI | Vllm | Sglang | LlamaCpp
 
 
@@ -24,7 +24,7 @@ def is_url(text: str) -> bool:
 def connect(
     url: str, model: str = "", tokenizer: str = "", *, kind: str = "auto", concurrency: int = 8
 ) -> Server:
-    """Return a server by what it says of itself; UserError if nothing answers there."""
+    """Return the endpoint for a server, detecting its kind; raise UserError if nothing answers."""
     client = Client(url, concurrency)
     info = _ask(client, "/get_model_info") if kind in ("auto", "sglang") else None
     sglang = isinstance(info, Mapping) and "model_path" in info
@@ -46,7 +46,7 @@ def connect(
 
 
 def _ask(client: Client, path: str) -> Any:
-    """Return an answer; None if the server does not know the path."""
+    """Return the answer at a path; None if the server does not know the path."""
     try:
         return client.get(path)
     except RefusedError as error:

@@ -1,4 +1,4 @@
-"""JSON over HTTP to any model server: connections that are kept, many requests at a time, errors in one line."""
+"""JSON over HTTP to any model server: keep-alive, many requests at a time, one-line errors."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from semspec.errors import UserError, first_line
 T = TypeVar("T")
 R = TypeVar("R")
 
-KEY = "OPENAI_API_KEY"  # the environment variable of a server's key
+KEY = "OPENAI_API_KEY"  # the environment variable with a server's key
 PATIENCE = 300.0  # seconds for one answer
-LARGEST = 64 << 20  # bytes of an answer
+LARGEST = 64 << 20  # the most bytes of an answer
 TRIES = 3
-PAUSE = 0.5  # seconds before another try, then twice that
+PAUSE = 0.5  # seconds before the first retry; doubled each time
 
 
 class RefusedError(UserError):
-    """A server's answer with an error status."""
+    """A server answered with an error status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class RefusedError(UserError):
 
 
 class Client:
-    """One server; every thread has a connection of its own."""
+    """One server; each thread has its own connection."""
 
     def __init__(self, url: str, concurrency: int = 8, patience: float = PATIENCE) -> None:
         self._at = Address.read(url)
@@ -49,7 +49,7 @@ class Client:
         self._pool: ThreadPoolExecutor | None = None
 
     def map(self, function: Callable[[T], R], jobs: Iterable[T]) -> list[R]:
-        """Do jobs, ``concurrency`` at a time, and return what they return, in order."""
+        """Run ``function`` on the jobs, ``concurrency`` at a time, and return the results in order."""
         asked: Sequence[T] = list(jobs)
         if self.concurrency == 1 or len(asked) < 2:
             return [function(job) for job in asked]
@@ -126,7 +126,7 @@ class Client:
 
 
 def _message(text: str) -> str:
-    """Return what an error says, as OpenAI, FastAPI or nobody writes it."""
+    """Return the message of an error, in the format of OpenAI or FastAPI, or as plain text."""
     with contextlib.suppress(ValueError, RecursionError):
         said = json.loads(text)
         if isinstance(said, dict):

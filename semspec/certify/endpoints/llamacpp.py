@@ -1,4 +1,4 @@
-"""llama.cpp's server by its own route, ``/completion``: ids in, ids out, whichever samplers it was started with."""
+"""llama.cpp's server at its own route, ``/completion``: ids in, ids out, whatever samplers it was started with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CUTS = ["temperature", "top_k", "top_p", "min_p"]  # in the order of ``decoding.
 
 
 def sampling_fields(sampling: Sampling) -> dict[str, Any]:
-    """Return all fields of a request: unless told, the server cuts by top-k, top-p and min-p of its own."""
+    """Return all sampling fields of a request; without them the server applies its own top-k, top-p and min-p."""
     if sampling.greedy:
         return {"temperature": 0.0, "samplers": ["top_k"], "top_k": 1}
     return {
@@ -31,7 +31,7 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
 
 
 class LlamaCpp(Ids):
-    """A llama-server. What ends a text ends it here, too: forbidding it would change the law."""
+    """A llama-server. Tokens that end a text are not ignored, because forbidding them would change the law."""
 
     cheap = False
     kind = "llamacpp"
@@ -68,7 +68,7 @@ class LlamaCpp(Ids):
         return self.client.map(one, prefixes)
 
     def drafts(self) -> Drafts:
-        """Return how many tokens were drafted and kept since the last call, as the server tells."""
+        """Return how many tokens were drafted and kept since the last call, as the server reports."""
         with self._lock:
             told, self._drafts = self._drafts, Drafts(0, 0)
         return told
@@ -80,7 +80,7 @@ class LlamaCpp(Ids):
     def logprobs(
         self, prefixes: Sequence[Tokens], also: Sequence[Token]
     ) -> list[Mapping[Token, float]]:
-        """Ask for one more token each time: there is nothing to speculate about."""
+        """Request one token after each prefix, which leaves nothing to speculate about."""
 
         def one(prefix: Tokens) -> Mapping[Token, float]:
             fields = {**sampling_fields(Sampling(1.0)), "n_probs": self.listed}
@@ -117,6 +117,6 @@ class LlamaCpp(Ids):
                 )
 
     def _ends(self) -> frozenset[Token]:
-        """Ask which of the known names of an end are one token here."""
+        """Ask the server which of the known end-of-text names are single tokens here."""
         ids = [tokenized(self.client, {"content": name, "parse_special": True}) for name in sorted(map(str, ENDS))]  # fmt: skip
         return frozenset(one[0] for one in ids if len(one) == 1)

@@ -1,4 +1,4 @@
-"""A model in this process: transformers' ``generate``, with or without assistance, and its plain forward pass."""
+"""A model in this process: transformers' ``generate``, with or without an assistant, and its plain forward pass."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from semspec.models.text import Text
 from semspec.models.wanted import MODEL
 from semspec.types import Sampling
 
-ROWS = 16  # sequences of one length that go through the model together
+ROWS = 16  # the most sequences of one length in a pass
 TYPES = ("float32", "bfloat16", "float16")
 
 
 def load(folder: str, dtype: str) -> Any:
-    """Load a model of a local folder with transformers; UserError if it cannot be."""
+    """Load a model from a local folder with transformers; raise UserError if that fails."""
     from transformers import AutoModelForCausalLM
 
     place = Path(folder).expanduser()
@@ -36,7 +36,7 @@ def load(folder: str, dtype: str) -> Any:
 
 
 class Forward:
-    """The model's plain forward pass: what every server with its weights should be distributed as."""
+    """The model's plain forward pass: the distribution that every server with these weights should have."""
 
     cheap = True
 
@@ -47,7 +47,7 @@ class Forward:
         model: Any = None,
         ends: frozenset[Token] = frozenset(),
     ) -> None:
-        """``ends``: tokens that end a text where it is written, and count as one."""
+        """``ends``: tokens that end a text at the certified server; they count as one token."""
         self.folder, self.dtype, self.ends = folder, dtype, ends
         self.model = load(folder, dtype) if model is None else model
 
@@ -76,7 +76,7 @@ class Forward:
         return found
 
     def _rows(self, prefixes: Sequence[Tokens]) -> list[Any]:
-        """Return the logits after each prefix; one that begins another comes out of the same pass."""
+        """Return the logits after each prefix; a prefix of another prefix shares its pass."""
         wanted = sorted(set(prefixes), key=lambda p: tuple(map(int, p)))
         whole = [
             p for p, after in zip(wanted, [*wanted[1:], ()], strict=True) if after[: len(p)] != p
@@ -103,7 +103,7 @@ class Local:
     """A writer in this process: one model's folder, plain or with one kind of speculation."""
 
     kind: str
-    assisted: str  # what a draft model's name follows
+    assisted: str  # the words before a draft model's name
 
     def __init__(self, folder: str, assistant: str, lookup: int) -> None:
         self.folder, self.lookup, self.text = folder, lookup, Text(folder)
@@ -116,7 +116,7 @@ class Local:
 
     @property
     def engine(self) -> str:
-        """Say what runs the model, with its version."""
+        """The program that runs the model, with its version."""
         raise NotImplementedError
 
     def encode(self, text: str) -> Tokens:
@@ -133,11 +133,11 @@ class Local:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Do nothing: the models go with the process."""
+        """Do nothing: the models end with the process."""
 
 
 class Transformers(Local):
-    """``generate`` of transformers: plain, with an assistant model, or with prompt lookup."""
+    """transformers' ``generate``: plain, with an assistant model, or with prompt lookup."""
 
     kind = "transformers"
     assisted = "assisted by"
@@ -175,7 +175,7 @@ class Transformers(Local):
             }
         if self.lookup:
             options["prompt_lookup_num_tokens"] = self.lookup
-        # no end of the text: it is a token like any other
+        # ignore the end of text: it counts as an ordinary token
         config = GenerationConfig(  # type: ignore[no-untyped-call]
             max_new_tokens=length, pad_token_id=0, eos_token_id=None, bos_token_id=None, **options
         )

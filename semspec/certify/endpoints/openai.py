@@ -1,4 +1,4 @@
-"""Servers with OpenAI's completions: vLLM's dialect with token ids, and the plain one, which knows texts only."""
+"""Servers with OpenAI's completions: vLLM's dialect with token ids, and the plain API, which has only texts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from semspec.types import Sampling
 
 ENDS = frozenset[Token](
     "<|im_end|> <|endoftext|> </s> <|eot_id|> <|end_of_text|> <|end|> <end_of_turn> <eos> <|return|>".split()
-)  # what servers call the token that ends a text, where they name it
-MARK = "token_id:"  # vLLM's way to write a token's number where a text is expected
+)  # names of end-of-text tokens, as servers report them
+MARK = "token_id:"  # vLLM's prefix for a token id in place of a text
 
 
 def sampling_fields(sampling: Sampling) -> dict[str, Any]:
-    """Return the fields of a request; those that OpenAI does not know only if they are used."""
+    """Return the sampling fields of a request; those that OpenAI's API lacks only if they are used."""
     fields: dict[str, Any] = {"temperature": sampling.temperature}
     if sampling.greedy:
         return fields
@@ -68,7 +68,7 @@ class OpenAI:
     def logprobs(
         self, prefixes: Sequence[Tokens], also: Sequence[Token]
     ) -> list[Mapping[Token, float]]:
-        """Ask for one more token each time: there is nothing to speculate about."""
+        """Request one token after each prefix, which leaves nothing to speculate about."""
 
         def one(prefix: Tokens) -> Mapping[Token, float]:
             return self.likeliest(self._complete(prefix, 1, {"temperature": 1.0}, self.listed))
@@ -79,7 +79,7 @@ class OpenAI:
         return self.show(prefix)
 
     def further(self) -> dict[str, Any]:
-        """Return fields of a request that only this kind of server knows."""
+        """Return request fields that only this kind of server knows."""
         return {}
 
     def tokens_of(self, choice: Mapping[str, Any]) -> Tokens:
@@ -87,11 +87,11 @@ class OpenAI:
         if isinstance(listed, Mapping) and isinstance(listed.get("tokens"), list):
             return tuple(str(token) for token in listed["tokens"])
         if choice.get("finish_reason") == "length":
-            return tuple(str(choice["text"]))  # one that tells no tokens: characters stand for them
+            return tuple(str(choice["text"]))  # no tokens reported: use characters instead
         return (*str(choice["text"]), END)
 
     def likeliest(self, choice: Mapping[str, Any]) -> dict[Token, float]:
-        """Return the log-probabilities of a choice's first token; the ends of a text are one."""
+        """Return the log-probabilities for a choice's first token, with all end-of-text tokens as one."""
         listed = choice.get("logprobs")
         top = listed.get("top_logprobs") if isinstance(listed, Mapping) else None
         if not isinstance(top, list) or not top or not isinstance(top[0], Mapping):
@@ -135,13 +135,11 @@ class OpenAI:
 
 
 class Ids:
-    """A server whose tokens are ids; ``text`` turns texts into them, or else the server does."""
+    """A server whose tokens are ids; ``text`` tokenizes prompts, or else the server does."""
 
     kind: str
-    listed: int  # the likeliest tokens that are asked for
-    ends = frozenset[
-        Token
-    ]()  # that end a text: where they are ignored, an end is a token like any other
+    listed: int  # how many top tokens to request
+    ends = frozenset[Token]()  # tokens that end a text; none if requests ignore the end
 
     def __init__(self, client: Client, model: str, text: Text | None = None) -> None:
         self.client, self.model, self.text = client, model, text
@@ -165,7 +163,7 @@ class Ids:
 
 
 class Vllm(Ids, OpenAI):
-    """vLLM, and what speaks its dialect: prompts and tokens are ids, and the end of a text can be ignored."""
+    """vLLM and servers with its dialect: prompts and tokens are ids, and the end of a text can be ignored."""
 
     kind = "vllm"
     listed = 20
@@ -195,7 +193,7 @@ class Vllm(Ids, OpenAI):
 
 
 def tokenized(client: Client, payload: Mapping[str, Any]) -> Tokens:
-    """Ask a server for a text's ids."""
+    """Return a text's ids from a server's ``/tokenize``."""
     way = "give tokenizer=FOLDER"
     try:
         answer = client.post("/tokenize", payload)

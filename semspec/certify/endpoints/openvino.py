@@ -1,4 +1,4 @@
-"""OpenVINO GenAI in this process: its pipeline, with or without drafts, and the graph's plain forward pass."""
+"""OpenVINO GenAI in this process: its pipeline, with or without drafts, and the model graph's plain forward pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_openvino(folder: str) -> bool:
 
 
 def numbers(dtype: str = "float32", threads: int = 0) -> dict[str, Any]:
-    """Return what a device is told, so that it computes in ``dtype``: its own cache has 8 bits; 0 threads: torch's."""
+    """Return device options to compute in ``dtype``, KV cache included (8 bits by default); 0 threads: as torch."""
     short, count = NUMBERS[dtype], threads or torch.get_num_threads()
     hint = {"INFERENCE_PRECISION_HINT": short, "KV_CACHE_PRECISION": short}
     return {**hint, "INFERENCE_NUM_THREADS": count, "NUM_STREAMS": 1}
@@ -34,7 +34,7 @@ def numbers(dtype: str = "float32", threads: int = 0) -> dict[str, Any]:
 def pipeline(
     folder: Path, draft: Path | None, lookup: bool, device: Mapping[str, Any], **options: Any
 ) -> Any:
-    """Return OpenVINO GenAI's pipeline for text, alone or with one kind of speculation."""
+    """Return OpenVINO GenAI's text pipeline, plain or with one kind of speculation."""
     import openvino_genai as genai
 
     if draft is not None:
@@ -45,7 +45,7 @@ def pipeline(
 
 
 class Graph:
-    """A folder's graph without a pipeline: every position's logits, as a model of transformers gives them."""
+    """A folder's graph without a pipeline, called like a transformers model: it returns every position's logits."""
 
     device = "cpu"
 
@@ -58,7 +58,7 @@ class Graph:
         )
 
     def __call__(self, input_ids: Any) -> Any:
-        """Read whole sequences of one length, from an empty cache."""
+        """Read whole sequences of one length, starting from an empty KV cache."""
         import numpy as np
 
         rows, length = input_ids.shape
@@ -75,7 +75,7 @@ class Graph:
 
 
 class OpenVino(Local):
-    """The pipeline: plain, with a draft model, or with prompt lookup, its attention paged in all of them."""
+    """The pipeline: plain, with a draft model, or with prompt lookup, always with paged attention."""
 
     kind = "openvino"
     assisted = "draft model"
@@ -100,7 +100,7 @@ class OpenVino(Local):
         target = Path(folder).expanduser()
         draft = Path(assistant).expanduser() if assistant else None
         options: dict[str, Any] = {"ATTENTION_BACKEND": "PA"}
-        if draft is not None:  # 2026.4 ends drawing with a failed check else (its issue 4190)
+        if draft is not None:  # otherwise 2026.4 fails a check when it draws (its issue 4190)
             options["scheduler_config"] = openvino_genai.SchedulerConfig()
             options["scheduler_config"].enable_prefix_caching = False
         try:
@@ -127,11 +127,11 @@ class OpenVino(Local):
         import openvino_genai as genai
 
         config = genai.GenerationConfig()
-        # no end of the text: it is a token like any other
+        # ignore the end of text: it counts as an ordinary token
         config.max_new_tokens, config.ignore_eos, config.apply_chat_template = length, True, False
         config.do_sample = not sampling.greedy
         if not sampling.greedy:
-            config.rng_seed = self._seeds.getrandbits(31)  # the same for every request unless told
+            config.rng_seed = self._seeds.getrandbits(31)  # by default all requests share a seed
             config.temperature, config.top_p = sampling.temperature, sampling.top_p
             config.min_p = sampling.min_p
             if sampling.top_k:
@@ -150,6 +150,6 @@ class OpenVino(Local):
         return tuple(tokens[:length])
 
     def drafts(self) -> Drafts:
-        """Return how many tokens came without a pass of their own since the last call."""
+        """Return how many tokens came without their own pass since the last call."""
         told, self._kept = Drafts(None, self._kept), 0
         return told

@@ -1,4 +1,4 @@
-"""SGLang by its own route, ``/generate``: ids in, ids out."""
+"""SGLang at its own route, ``/generate``: ids in, ids out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from semspec.types import Sampling
 
 
 class Sglang(Ids):
-    """An SGLang server."""
-
     cheap = False
     kind = "sglang"
     listed = 64
@@ -38,7 +36,7 @@ class Sglang(Ids):
     def logprobs(
         self, prefixes: Sequence[Tokens], also: Sequence[Token]
     ) -> list[Mapping[Token, float]]:
-        """Ask for one more token each time: there is nothing to speculate about."""
+        """Request one token after each prefix, which leaves nothing to speculate about."""
 
         def one(job: tuple[Tokens, Token]) -> Mapping[Token, float]:
             prefix, token = job

@@ -1,7 +1,7 @@
-"""The keys and values of all sessions: one slot each, position-major, grown by doubling.
+"""The KV cache of all sessions: one slot per session, position-major, grown by doubling.
 
-Position-major ([slot, position, keys then values]) makes writing, moving and growing plain copies
-of whole rows; attention reads it through strides.
+In position-major order ([slot, position, keys then values]), writing, moving and growing are plain
+copies of whole rows; attention reads through strides.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 from semspec.models.spec import Spec
 
 FIRST_POSITIONS = 256
-ALIGNED = 64  # bytes: a line of the processor's cache
+ALIGNED = 64  # bytes of a CPU cache line
 
 
 class Tenant(Protocol):
     """The occupant of a slot."""
 
     slot: int
-    tokens: list[int]  # one for each position in use
+    tokens: list[int]  # one per position in use
 
 
 class Cache:
@@ -41,7 +41,7 @@ class Cache:
         return sum(layer.nbytes for layer in self.layers)
 
     def session_bytes(self, positions: int) -> int:
-        """Return what a slot of so many positions takes at most, as slots and positions are added in advance."""
+        """Return the most bytes that a slot of so many positions can take, spare positions and slots included."""
         rounded = max(FIRST_POSITIONS, 1 << (positions - 1).bit_length())
         each = rounded * self.row * len(self.layers) * self.layers[0].element_size()
         return each * 3 // 2
@@ -86,7 +86,7 @@ class Cache:
     def keys_values(
         self, layer: Tensor, slot: int, count: int, visible: int
     ) -> tuple[Tensor, Tensor]:
-        """Return the first keys and values of adjacent slots, each [count, kv_heads, visible, head_dim]."""
+        """Return the first ``visible`` keys and values of adjacent slots, each [count, kv_heads, visible, head_dim]."""
         shape = (count, self.kv_heads, visible, self.head_dim)
         each = self.positions * self.row  # numbers of a slot
         strides, first = (each, self.head_dim, self.row, 1), slot * each
@@ -96,13 +96,13 @@ class Cache:
         )
 
     def gather(self, tenant: Tenant, start: int, rows: Sequence[int]) -> None:
-        """Move the rows of these positions to ``start`` and after, in this order."""
+        """Move the rows at these positions to ``start`` and after, in this order."""
         index, end = torch.tensor(rows, device=self.layers[0].device), start + len(rows)
         for own, _, _ in self.views(tenant.slot):
             own[start:end] = own.index_select(0, index)
 
     def arrange(self, tenants: Sequence[Tenant]) -> int:
-        """Move these tenants into adjacent slots and return the first: a batch reads a slice.
+        """Move these tenants into adjacent slots, so that a batch reads one slice, and return the first slot.
 
         A move copies a whole context, but is only needed when the set of tenants changes.
         """
@@ -134,9 +134,9 @@ class Cache:
 
 
 def _zeros(like: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Return zeros of this kind; in main memory, of pages that the system fills when they are first touched.
+    """Return zeros like ``like``; on a CPU, from pages that the system fills with zeros when first touched.
 
-    To fill them here would take a second for a server's cache, in the middle of somebody's answer.
+    Filling them here would take a second for a server's cache, in the middle of an answer.
     """
     if like.device.type != "cpu":
         return like.new_zeros(shape)

@@ -1,4 +1,4 @@
-"""The hf engine: sessions, batches and their answers."""
+"""The hf engine: it answers batches of queries and keeps a session per context."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HfEngine:
         self._sessions: dict[int, Session] = {}
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answer a batch; queries on the same context are answered one after the other."""
+        """Answer a batch; queries on the same context run one after the other."""
         if len(queries) == 1:
             with torch.inference_mode():
                 return self._wave(queries)
@@ -101,7 +101,7 @@ class HfEngine:
         return self.cache.session_bytes(positions)
 
     def free_bytes(self) -> int:
-        """Return the memory of this engine's device that is free, beside all caches that are there."""
+        """Return how many bytes of the engine's device are free, with all present caches counted as taken."""
         device = self.model.device
         if device.type != "cuda":
             return memory.available()
@@ -109,12 +109,12 @@ class HfEngine:
         return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the bytes that the weights and the cache occupy."""
+        """Return the bytes that ``weights`` and ``cache`` occupy."""
         return {"weights": self.model.bytes(), "cache": self.cache.bytes()}
 
 
 def resolve(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
-    """Return the device and number type for the options; raise UserError for an unknown one."""
+    """Return the device and dtype that these options name; raise UserError if unknown."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -1,7 +1,7 @@
-"""Generation one token per pass, sessions in lockstep; a finished job leaves the batch.
+"""Generate one token per pass, all sessions in lockstep; a finished job leaves the batch.
 
-Jobs that share the batch and generate nothing have their answers after the first pass, and would wait for them until the last
-one. So where there are such, those that generate stop after a few tokens, if they may (``Generate.gives_way``).
+Jobs that only score are done after the first pass but get their answers with the batch. If there are such jobs,
+jobs that generate therefore stop after a few tokens, where allowed (``Generate.gives_way``).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from semspec.engines._lean.model import Group, Model
 from semspec.engines._lean.step import Step
 from semspec.types import What
 
-FEW = 4  # tokens that are written while others wait: a batch of its own for each pass would cost more than it saves
+FEW = 4  # tokens written while others wait; giving way after each would cost more than it saves
 
 
 class Writer:
-    """A job that generates: draws tokens, feeds the boundary, and decides when it is done."""
+    """Generates for one job: draws tokens, feeds the boundary, and decides when the job is done."""
 
     def __init__(self, job: Job, stop_ids: frozenset[int], waited_for: bool) -> None:
         ask = job.query.generate
@@ -34,7 +34,7 @@ class Writer:
         self.limit = min(ask.limit, job.room)
         self.keeps_rows = any(read.what is What.PROBS for read in job.query.reads)
         self.logits = job.logits
-        self.closes = False  # the token fed next is the last of its unit
+        self.closes = False  # True: the token fed next is the last of its unit
         if self.limit < 1:
             job.answer.finish = "limit"
 
@@ -58,7 +58,7 @@ class Writer:
         self.closes = end == 0
         if end == -1:  # the tokens pooled so far are the whole unit
             job.reader.unit(len(answer.tokens) - 1)
-        # pools include the last token, too, unless it only revealed the end of the last unit
+        # pooled states include the last token, unless it only revealed the end of the last unit
         pooled = bool(job.reader.pools) and not (answer.finish == "units" and end == -1)
         return not self.done or pooled
 
@@ -83,7 +83,7 @@ def generate(
 ) -> None:
     """Generate for jobs whose prefix has been fed, until each is done.
 
-    ``waited_for``: other jobs of the batch are done, so that those that may give way do so after a few tokens.
+    ``waited_for``: other jobs of the batch are done already, so jobs that may give way do so after a few tokens.
     """
     live = [
         writer for writer in (Writer(job, stop_ids, waited_for) for job in jobs) if not writer.done
@@ -103,7 +103,7 @@ def generate(
 
 
 def _rows(live: Sequence[Writer]) -> list[Tensor | None]:
-    """Return the probabilities that each writer draws from; None means the most probable token."""
+    """Return the probabilities that each writer draws from; None: it takes the most probable token."""
     rows: list[Tensor | None] = [None] * len(live)
     samplings = [writer.job.query.sampling for writer in live]
     for sampling in {one for one in samplings if not one.greedy}:

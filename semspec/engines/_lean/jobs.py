@@ -37,10 +37,10 @@ class Job:
                 f"{deepest} tokens do not fit the context limit of {limit}: "
                 "shorten the prompt or the budget, or raise max_context if the model allows"
             )
-        self.room = limit - deepest  # tokens that can be generated at most
+        self.room = limit - deepest  # the most tokens that can be generated
 
     def begin(self, cache: Cache) -> None:
-        """Keep the cached part of the prefix and list the tokens that must be fed."""
+        """Crop the session to the reusable part of the prefix, and list the tokens that must be fed."""
         query, session = self.query, self.session
         if query.parents is None:
             kept = session.match(query.context, query.tokens, cache)
@@ -53,11 +53,11 @@ class Job:
         self.todo.extend(query.tokens[max(kept - self.context, 0) :])
 
     def has_nodes(self, end: int) -> bool:
-        """Whether nodes of a tree are among the tokens before index ``end``."""
+        """Return whether any token before index ``end`` is a tree node."""
         return self.query.parents is not None and end > self.context
 
     def positions(self, start: int, count: int) -> list[int]:
-        """Return the positions of the tokens with these indices: a node is at root + depth."""
+        """Return the positions of ``count`` tokens from index ``start`` on; a tree node's is root + depth."""
         if self.depths is None:
             return list(range(start, start + count))
         root, indices = self.context - 1, range(start, start + count)

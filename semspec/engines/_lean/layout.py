@@ -1,7 +1,8 @@
-"""The layout of a pass over new tokens of several sessions: which of them attend together, and what each token sees.
+"""Lay out a pass over new tokens of several sessions: which sessions attend together, and what each token sees.
 
-Sessions differ in how many tokens are fed and in how many they see. Attention over all of them at once works through the longest of
-both for each; one after the other it calls torch once for each. So neighbours form groups, for which the two together cost least.
+Sessions differ in how many tokens are fed and how many are visible. One attention call over all sessions pads each to the
+longest of both; separate calls pay torch's fixed cost each time. Neighbouring sessions are therefore grouped so that
+padding and calls together cost least.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.jobs import Job
 from semspec.engines._lean.model import Group, Model, Place
 
-# The fixed cost of one call of attention, as the number of products (queries x keys x width) that could be computed in that time: some 20
-# microseconds on a CPU. On CUDA, which computes far more in that time, it is a guess.
+# The fixed cost of one attention call, as the number of products (queries x keys x width) computed in the same time: about
+# 20 microseconds on a CPU. For CUDA, which computes far more in that time, the value is a guess.
 START = {"cpu": 1 << 18, "cuda": 1 << 27}
 SEEN, UNSEEN = np.float32(0.0), np.float32(-np.inf)
 
 
 def _not_ancestors(parents: Sequence[int], first: int) -> NDArray[np.bool_]:
-    """Return [nodes - first, nodes]: node i, of those from ``first`` on, must not see node j, no ancestor of its own."""
-    unseen_by: list[int] = []  # of each node as bits of a number
+    """Return [nodes - first, nodes]: True where node ``first + i`` must not see node j, as j is neither it nor its ancestor."""
+    unseen_by: list[int] = []  # per node, one bit for each node it must not see
     everybody, count = (1 << len(parents)) - 1, len(parents)
     for node, parent in enumerate(parents):
         above = unseen_by[parent] if parent >= 0 else everybody
@@ -41,12 +42,12 @@ def _not_ancestors(parents: Sequence[int], first: int) -> NDArray[np.bool_]:
 def visibility_mask(job: Job, start: int, end: int, repeats: int = 1) -> Tensor:
     """Return [end - start, end]: 0 for each cached row that a new token of this job sees, else -inf.
 
-    A token sees itself and those before it; a node of a tree, of the nodes its ancestors alone. ``repeats``: each row so often,
-    one after the other.
+    A token sees itself and all before it; of other tree nodes, a node sees only its ancestors. Each row is repeated
+    ``repeats`` times in succession.
     """
     root = job.context
-    first = max(root, start) if job.has_nodes(end) else end  # of the nodes in this pass
-    base = min(start, root) if first < end else start  # all see the rows before
+    first = max(root, start) if job.has_nodes(end) else end  # the first tree node in this pass
+    base = min(start, root) if first < end else start  # every new token sees the rows before this
     unseen = np.zeros((end - start, end - base), np.bool_)
     if start < first:
         unseen[: first - start] = ~np.tri(first - start, end - base, start - base, dtype=np.bool_)
@@ -57,7 +58,7 @@ def visibility_mask(job: Job, start: int, end: int, repeats: int = 1) -> Tensor:
 
 
 def groups_of(jobs: Sequence[Job], counts: Sequence[int], model: Model) -> list[int]:
-    """Return where groups of neighbours begin, and the end: the cheapest split for attention over the next tokens."""
+    """Return the start of each group of neighbours and the end: the cheapest split for attention over the next tokens."""
     spec = model.spec
     start, numbers = START[model.device.type], spec.heads * spec.head_dim
     ends = [len(job.session.tokens) + n for job, n in zip(jobs, counts, strict=True)]
@@ -67,7 +68,7 @@ def groups_of(jobs: Sequence[Job], counts: Sequence[int], model: Model) -> list[
         longest = visible = least = begin = 0
         for first in range(last - 1, -1, -1):
             longest, visible = max(longest, counts[first]), max(visible, ends[first])
-            # cost = start + sessions x visible x (longest + 1) x numbers; the 1 is for fetching keys and values
+            # cost = start + sessions x visible x (longest + 1) x numbers; the 1 covers reading keys and values
             own = start + (last - first) * visible * (longest + 1) * numbers
             if first == last - 1 and _causal(jobs[first], counts[first], model):
                 own = start + own // 2
@@ -84,9 +85,9 @@ def groups_of(jobs: Sequence[Job], counts: Sequence[int], model: Model) -> list[
 
 
 def _causal(job: Job, count: int, model: Model) -> bool:
-    """Tell whether each of the tokens sees all before it, from position 0 on: a fused kernel then does half the work.
+    """Return whether a fused causal kernel can run, which does half the work: each token sees all before it, from position 0.
 
-    On CUDA grouped heads are folded instead.
+    False on CUDA, where heads that share keys are folded instead.
     """
     if job.session.tokens or count == 1 or model.device.type != "cpu":
         return False
@@ -94,12 +95,12 @@ def _causal(job: Job, count: int, model: Model) -> bool:
 
 
 def _mask(jobs: Sequence[Job], starts: Sequence[int], ends: Sequence[int]) -> Tensor | None:
-    """Return [batch, 1, longest, visible]: 0 for each cached row a new token sees, else -inf."""
+    """Return [batch, 1, longest, visible]: 0 for each cached row that a new token sees, else -inf; None: all visible."""
     longest = max(end - start for start, end in zip(starts, ends, strict=True))
     trees = any(job.has_nodes(end) for job, end in zip(jobs, ends, strict=True))
     if longest == 1 and not trees and len(set(ends)) == 1:
         return None
-    # the filler behind a session's own tokens may see anything
+    # what the padding after a session's own tokens sees does not matter
     last = np.asarray(starts)[:, None, None] + np.arange(longest)[:, None]
     mask = torch.from_numpy(np.where(np.arange(max(ends)) <= last, SEEN, UNSEEN))
     for own, job, start, end in zip(mask, jobs, starts, ends, strict=True):
@@ -117,7 +118,7 @@ def place(
 ) -> Place:
     """Lay out the next ``counts`` tokens of each job; jobs are in the order of their slots.
 
-    ``groups``: as they were found for the same jobs when all had fewer tokens.
+    ``groups``: the groups found earlier for the same jobs, when all had fewer tokens.
     """
     starts = [len(job.session.tokens) for job in jobs]
     positions, write, device = list[int](), list[int](), model.device

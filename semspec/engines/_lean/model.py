@@ -24,7 +24,7 @@ Tap = Callable[[int, Tensor], None]
 class Group:
     """Sessions in adjacent slots whose new tokens attend together."""
 
-    first: int  # session of the pass
+    first: int  # index of the group's first session in the pass
     slot: int  # of the first session
     batch: int
     longest: int  # the most new tokens of any session
@@ -32,10 +32,10 @@ class Group:
     rows: slice  # of the pass
     mask: Tensor | None  # [batch, 1, longest, visible] 0: visible, else -inf; None: no mask needed
     causal: bool  # no mask; each token attends to all before it, from position 0 on
-    padded: Tensor | None  # [tokens] each token's place in [batch * longest]; None: no gaps
+    padded: Tensor | None  # [tokens] each token's place in [batch * longest]; None: no padding
 
     def members(self, sessions: Sequence[T]) -> Sequence[T]:
-        """Return the group's own part of what there is one of for each session of the pass."""
+        """Return the group's part of a sequence that has one element per session of the pass."""
         return sessions[self.first : self.first + self.batch]
 
 
@@ -47,10 +47,10 @@ AttentionTap = Callable[[int, Group, Tensor], None]
 class Place:
     """The layout of a pass. Its tokens are packed: all of the first session's, then the next's."""
 
-    rows: int  # that go through the matrices: the tokens, and filler (``packed.padded_count``)
+    rows: int  # multiplied by the matrices: the tokens and padding (``packed.padded_count``)
     groups: Sequence[Group]
-    write: Tensor  # [tokens] rows of the cache as slots * positions
-    turns: Tensor  # [tokens, 1, head_dim / 2] the rotary turn of each position, complex
+    write: Tensor  # [tokens] each token's row in the cache seen as [slots * positions]
+    turns: Tensor  # [tokens, 1, head_dim / 2] the rotary embedding of each position, complex
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Model:
         return own + sum(p.matrix.nbytes for p in products if p.packed is not None)
 
     def turns(self, positions: int) -> Tensor:
-        """Return exp(i * position * frequency) for at least that many positions, scaled."""
+        """Return rope_scale * exp(i * position * frequency) for at least so many positions."""
         if len(self._turns) < positions:
             count = max(256, 1 << (positions - 1).bit_length())
             angles = torch.outer(torch.arange(count).float(), self.spec.frequencies)
@@ -104,7 +104,7 @@ class Model:
         return self._turns
 
     def rows(self, tokens: int) -> int:
-        """Return the rows of a pass over so many tokens: with filler where matrices are packed."""
+        """Return how many rows a pass over so many tokens has, with padding if packed matrices are used."""
         return tokens if tokens < self._wide else padded_count(tokens)
 
     def logits(self, rows: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class Model:
         spec, d, count = self.spec, (self.spec.width,), len(ids)
         x = padded(F.embedding(ids, self.weights.embed), place.rows)
         queries = spec.heads * spec.head_dim
-        attended = x.new_zeros(place.rows, queries)  # the filler's rows stay as they are
+        attended = x.new_zeros(place.rows, queries)  # rows of padding stay zero
         groups = [(group, attended[group.rows], self._gaps(group)) for group in place.groups]
         for i, (block, products) in enumerate(zip(self.weights.blocks, self.products, strict=True)):
             if tap:
@@ -156,7 +156,7 @@ class Model:
         return final
 
     def _turn(self, qkv: Tensor, norm: Tensor | None, turns: Tensor) -> None:
-        """Apply rotary embedding to queries and keys in place: one complex product per pair."""
+        """Apply the rotary embedding to queries and keys in place, as one complex product per pair."""
         spec = self.spec
         heads = qkv.view(len(qkv), -1, spec.head_dim)[:, : spec.heads + spec.kv_heads]
         if norm is not None:
@@ -167,7 +167,7 @@ class Model:
             heads.copy_(torch.view_as_real(turned).flatten(-2))
 
     def _gaps(self, group: Group) -> Tensor | None:
-        """Return what a group's queries are put into, if they leave gaps."""
+        """Return zeros to scatter a group's queries into; None if the group has no padding."""
         if group.padded is None:
             return None
         shape = group.batch * group.longest, self.spec.heads * self.spec.head_dim
@@ -189,7 +189,7 @@ class Model:
                 q, k, v, attn_mask=mask, is_causal=group.causal, enable_gqa=shared > 1
             )
         else:
-            # heads that share keys become more rows: fused kernels on CUDA do not support groups
+            # heads that share keys become extra rows: fused CUDA kernels do not support grouped heads
             folded = q.reshape(batch, spec.kv_heads, shared * longest, d)
             if mask is not None and longest > 1:
                 mask = mask.repeat(1, 1, shared, 1)

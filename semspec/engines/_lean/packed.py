@@ -1,7 +1,7 @@
-"""Matrices in oneDNN's own order, for passes over more than a few tokens in float32 on a CPU.
+"""Matrices in oneDNN's own layout, for passes over more than a few tokens in float32 on a CPU.
 
-There torch multiplies by MKL, which takes two to three times as long on processors of AMD. The packed matrices are a second copy of
-the weights, so they are made for small models alone.
+Otherwise torch multiplies with MKL, which takes two to three times as long on AMD processors. The packed matrices are a second
+copy of the weights, so only small models get them.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from semspec.models import memory
 # A model's packed matrices may take at most MOST bytes, and at most 1 / SHARE of the machine's memory.
 MOST = 768 << 20
 SHARE = 8
-# Multiplications from which the packed product is faster: it takes some ten microseconds to begin.
+# From so many multiplications on the packed product is faster: each call costs some ten microseconds.
 WORTH = 1 << 20
-STEPS = 2  # there are 2 ** STEPS numbers of rows for each doubling
+STEPS = 2  # 2 ** STEPS row counts are in use for each doubling
 
 
 def padded_count(count: int) -> int:
-    """Return the next of few numbers of rows: four for each doubling, so that less than a quarter is filler.
+    """Round a row count up so that few distinct counts occur: four for each doubling, so less than a quarter is padding.
 
-    oneDNN compiles code for each number of rows that it meets, a millisecond or two and half a megabyte for each matrix, and
-    keeps it. A row's product is the same to the last bit, however many others there are.
+    oneDNN compiles and keeps code for each row count it meets: a millisecond or two and half a megabyte per matrix. A row's
+    product is bit-identical whatever the number of rows.
     """
     step = 1 << max(count.bit_length() - 1 - STEPS, 0)
     return -(-count // step) * step
 
 
 def padded(rows: Tensor, count: int) -> Tensor:
-    """Return so many rows, the last ones zeros where there are fewer."""
+    """Pad rows with zeros to ``count``."""
     return rows if len(rows) == count else F.pad(rows, (0, 0, 0, count - len(rows)))
 
 
 class Product:
-    """A matrix [out, in] that rows of states are multiplied by."""
+    """A matrix [out, in], packed for oneDNN if asked, to multiply rows of states by."""
 
     __slots__ = ("bias", "matrix", "packed", "wide")
 
     def __init__(self, matrix: Tensor, bias: Tensor | None, packing: bool) -> None:
         self.matrix, self.bias = matrix, bias
         self.packed: Any = None
-        self.wide = sys.maxsize  # number of rows from which the packed product is used
+        self.wide = sys.maxsize  # the packed product is used from so many rows on
         if packing:
             self.packed = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous())
             self.wide = max(2, -(-WORTH // matrix.numel()))
@@ -62,7 +62,7 @@ class Product:
 
 
 def packing(matrices: Sequence[Tensor]) -> bool:
-    """Tell whether a second copy of these matrices is of use here, and small enough."""
+    """Return whether packed copies of these matrices are of use on this machine and small enough."""
     first, size = matrices[0], sum(matrix.nbytes for matrix in matrices)
     if first.device.type != "cpu" or first.dtype != torch.float32:
         return False

@@ -1,4 +1,4 @@
-"""The passes that feed a batch of jobs their missing tokens."""
+"""Feed a batch of jobs the tokens that their sessions lack."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from semspec.engines._lean.layout import place, visibility_mask
 from semspec.engines._lean.model import Group, Model, Tap
 from semspec.engines._lean.step import FEW, Step
 
-# The most numbers held at a time: states of a pass that are kept for reading, and logits.
+# The most numbers held at a time, for the states of a pass that are kept for reading and for logits.
 AT_ONCE = 1 << 22
 
 
 def feed(jobs: Sequence[Job], model: Model, step: Step | None, cache: Cache, chunk: int) -> None:
-    """Feed every job's tokens to the model, ``chunk`` at a time, and read on the way."""
+    """Feed every job's missing tokens, at most ``chunk`` per pass, and collect what the queries read."""
     jobs = [job for job in jobs if job.todo]
     if not jobs:
         return
@@ -31,9 +31,9 @@ def feed(jobs: Sequence[Job], model: Model, step: Step | None, cache: Cache, chu
 
 
 def _batches(jobs: Sequence[Job], chunk: int) -> Iterator[tuple[list[Job], list[int]]]:
-    """Yield neighbours and how many tokens of each go into a pass: as many whole jobs as fit into ``chunk``.
+    """Yield the jobs of each pass and how many tokens of each it takes: jobs in order, ``chunk`` tokens in all.
 
-    A pass over a few tokens of every job would have attention fetch all keys and values each time.
+    With a few tokens of every job in each pass, attention would read all keys and values every time.
     """
     batch, counts = list[Job](), list[int]()
     for job in jobs:
@@ -51,7 +51,7 @@ def _batches(jobs: Sequence[Job], chunk: int) -> Iterator[tuple[list[Job], list[
 
 
 def _feed_few(job: Job, count: int, step: Step, cache: Cache, tap: Tap | None) -> Tensor:
-    """Feed a job's next few tokens by the pass that is made for them."""
+    """Feed a job's next few tokens through ``Step``."""
     start, slot = len(job.session.tokens), job.session.slot
     if count == 1 and not job.has_nodes(start + 1):
         return step.one(job.todo[0], start, slot, cache, tap)
@@ -76,7 +76,7 @@ def _pass(
         for job, start, count, offset in tapped:
             job.reader.states(layers, x[:, offset : offset + count], start)
 
-    # the states of a short pass are read all at once: reading layer by layer would cost more
+    # a short pass keeps the states of all layers and reads them at once, which costs less than layer by layer
     read = {layer for job, *_ in tapped for layer in job.reader.taps}
     together = len(read) * len(ids) * model.spec.width <= AT_ONCE
     held: dict[int, Tensor] = {}
@@ -114,7 +114,7 @@ def _pass(
 
 
 def _logits(final: Tensor, wanted: Sequence[slice], model: Model) -> Sequence[Tensor]:
-    """Return the logits of each job's rows: by one product, unless they are so many that one should not hold the others."""
+    """Return the logits of each job's rows: from one product, or job by job if all at once would take too much memory."""
     rows = [final[own] for own in wanted]
     counts = [len(own) for own in rows]
     if sum(counts) * model.spec.vocabulary > AT_ONCE:

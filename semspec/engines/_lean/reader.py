@@ -1,4 +1,4 @@
-"""Collection of the values that one query reads, while the passes for it run.
+"""Collect the values that one query reads while its passes run.
 
 Rows are counted by *index*: a context token's index is its position; the query's tokens (a chain, or
 the nodes of a tree) follow, then the generated tokens.
@@ -72,11 +72,11 @@ class Reader:
 
     @property
     def taps(self) -> set[int]:
-        """The layers whose states are read."""
+        """The layers whose hidden states are read."""
         return {layer for pool in self.pools.values() for layer in pool.layers} | set(self.hidden)
 
     def states(self, layers: tuple[int, ...], x: Tensor, start: int) -> None:
-        """Take states [layers, tokens, width] of these layers for the tokens from ``start`` on."""
+        """Take the states [layers, tokens, width] of these layers for the tokens from index ``start`` on."""
         for own, layer in zip(x, layers, strict=True):
             if layer in self.hidden and start + len(own) > self.row:
                 rows = own[max(self.row - start, 0) :]
@@ -97,14 +97,14 @@ class Reader:
             self.attention[layer].append(weights[max(self.row - start, 0) :].clone())
 
     def unit(self, end: int) -> None:
-        """Close the pools of a generated unit that ends after ``end`` tokens."""
+        """Close the pools of a generated unit that ends after ``end`` generated tokens."""
         for pool in self.pools.values():
             pool.close(self.total + end)
 
     def values(self) -> dict[Read, Any]:
         """Return the value of every read."""
         self.logits.flush()
-        # a unit that the limit or the end of text left unfinished counts, too
+        # a unit cut short by the limit or the end of text counts, too
         if self.generating and self.answer.finish != "units":
             end = self.total + len(self.tokens)
             for pool in (pool for pool in self.pools.values() if pool.spans[-1][0] < end):

@@ -1,4 +1,4 @@
-"""Conversion of rows of logits into the values that were read, a few rows at a time."""
+"""Convert rows of logits into the values that a query reads, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from semspec.types import Query, Read, What
 
 OVER_VOCABULARY = frozenset({What.PROBS, What.LOGITS, What.TOP_K})
 FROM_LOGITS = OVER_VOCABULARY | {What.LOGPROBS}
-FLUSH = 128  # the most rows of raw logits that wait
+FLUSH = 128  # rows of raw logits that may wait before they are converted
 
 
 class LogitRows:
-    """Rows come in order from index ``first`` on; that at ``last + j`` predicts ``tokens[j]``."""
+    """The logit rows of one query, in order from index ``first`` on; row ``last + j`` predicts ``tokens[j]``."""
 
     def __init__(
         self, query: Query, first: int, row: int, last: int, tokens: Sequence[int], empty: Tensor
@@ -28,13 +28,13 @@ class LogitRows:
         self.kept: dict[Read, list[Any]] = {read: [] for read in self.reads}
         self.waiting: list[Tensor] = []
         self.draws = query.generate is not None and not query.sampling.greedy
-        self.drawn: list[Tensor] = []  # PROBS: the very rows that were drawn from
+        self.drawn: list[Tensor] = []  # PROBS: the rows that tokens were drawn from
 
     def add(self, rows: Tensor) -> None:
         if not self.reads:
             return
         if sum(map(len, self.waiting)) >= FLUSH:
-            self.flush()  # the tokens that these rows predict have been drawn by now
+            self.flush()  # the tokens that the waiting rows predict have been drawn by now
         self.waiting.append(rows)
 
     def flush(self) -> None:
@@ -51,7 +51,7 @@ class LogitRows:
             elif read.what is What.TOP_K:
                 kept.append(asked.log_softmax(-1).topk(min(read.k, logits.shape[-1]), -1))
             elif read.what is What.PROBS:
-                # rows that were drawn from are in ``drawn``
+                # the rows that tokens were drawn from are in ``drawn``
                 before = asked[: max(self.last - max(start, self.row), 0)] if self.draws else asked
                 kept.append(probabilities(before, self.query.sampling))
             elif self.query.parents is not None:

@@ -1,4 +1,4 @@
-"""An engine's memory of one context: the tokens that its slot of the cache holds."""
+"""The session of one context: which tokens its slot of the cache holds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from semspec.types import Context
 
 
 class Session:
-    """The cache holds ``tokens``; the first ``verified`` of them are known to be the context's.
+    """The cache holds ``tokens``; the first ``verified`` of them are known to match the context.
 
-    The tokens beyond them were added by queries, as a chain or (from ``root`` on) a tree. A context
-    only ever grows, so tokens before ``verified`` are not compared again.
+    Queries added the tokens after those, as a chain or (from ``root`` on) a tree. A context only ever
+    grows, so tokens before ``verified`` are not compared again.
     """
 
     def __init__(self, context: Context) -> None:
@@ -23,9 +23,9 @@ class Session:
         self.parents: list[int] | None = None
 
     def match(self, context: Context, then: Sequence[int], cache: Cache) -> int:
-        """Return how many tokens of the context and ``then`` are cached, moving them into place."""
+        """Return how many tokens of the context and ``then`` are cached; move those of a tree path into place."""
         if context is not self.context or len(context) < self.verified:
-            self.context, self.verified = context, 0  # a copy of the context: compare once
+            self.context, self.verified = context, 0  # another object for the context: compare once
         start = self.verified
         new = [*context.tokens[start:], *then]
         chain = len(self.tokens) if self.parents is None else self.root
@@ -34,9 +34,8 @@ class Session:
             self.verified = min(len(context), start + same)
             return start + same
         path = along(self.tokens[self.root :], self.parents, new[same:])
-        moved = [
-            (at, node) for at, node in enumerate(path) if node != at
-        ]  # the others are in place
+        # the other nodes of the path are in place
+        moved = [(at, node) for at, node in enumerate(path) if node != at]
         if moved:
             cache.gather(self, self.root + moved[0][0], [self.root + node for _, node in moved])
         self.tokens[self.root :] = new[same : same + len(path)]
@@ -47,7 +46,7 @@ class Session:
     def match_tree(
         self, context: Context, tokens: Sequence[int], parents: Sequence[int], cache: Cache
     ) -> int:
-        """Return how many tokens of the context and the tree are cached, a tree that only grew too."""
+        """Return how many tokens of the context and the tree are cached, also if the cached tree has only grown."""
         known = context is self.context and self.verified == self.root == len(context)
         if self.parents is None or not known:
             return self.match(context, [], cache)
@@ -65,10 +64,10 @@ class Session:
             self.parents = self.parents[: length - self.root] if length > self.root else None
 
     def fed(self, tokens: Sequence[int]) -> None:
-        """Record that these tokens were fed after the cached ones."""
+        """Record tokens that were fed after the cached ones."""
         self.tokens.extend(tokens)
         self.verified = min(len(self.context), len(self.tokens))
 
     def grown(self, root: int, parents: Sequence[int]) -> None:
-        """Record that the cached tokens from ``root`` on are the tree's, as many as were fed."""
+        """Record that the cached tokens from ``root`` on are the first nodes of this tree."""
         self.root, self.parents = root, list(parents[: len(self.tokens) - root])

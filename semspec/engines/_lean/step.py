@@ -1,9 +1,9 @@
-"""The pass over one token, or over a few, of one session on a CPU, with as few operations as possible.
+"""The pass over one or a few tokens of one session on a CPU, with as few torch calls as possible.
 
-For small models the cost of a pass is the cost of calling torch some 20 times a layer, so each
-trick here removes a call: norm weights are folded into the matrices, the norm's factor goes into the
-product as its ``alpha``, adds ride on products, one complex product turns queries and keys, and the new
-rows of the cache are written as one slice.
+A pass of a small model costs what its calls to torch cost, some 20 per layer, so each trick here removes
+a call: norm weights are folded into the matrices, the norm's factor becomes the product's ``alpha``,
+additions are part of products, one complex product applies the rotary embedding to queries and keys, and
+the new cache rows are written as one slice.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.model import Model, Tap
 from semspec.engines._lean.packed import Product, padded
 
-FEW = 64  # tokens at most; with more of them the calls are no longer what costs
+FEW = 64  # the most tokens; with more, the calls no longer dominate the cost
 
 
 class Step:
-    """Float32 on a CPU only: relies on folded norms and on cheap reads of single numbers.
+    """The short passes, for float32 on a CPU only: they need folded norms and cheap reads of single numbers.
 
     Both passes return states [tokens, width] after the final norm, and cache keys and values.
     """
@@ -33,7 +33,7 @@ class Step:
         self.model, self.spec = model, spec
         turning = spec.heads + spec.kv_heads
         shape = (FEW, turning + spec.kv_heads, spec.head_dim // 2)
-        # values are not turned: their factor stays 1
+        # values get no rotary embedding: their factor stays 1
         factors = torch.ones(shape, dtype=torch.complex64)
         self._turning, self._factors = factors[:, :turning], factors.view(FEW, -1)
         self.group = spec.heads // spec.kv_heads  # heads that share keys
@@ -48,7 +48,7 @@ class Step:
             self._matrices.append((*turned, *biases))
 
     def one(self, token: int, position: int, slot: int, cache: Cache, tap: Tap | None) -> Tensor:
-        """Feed one token that sees all before it."""
+        """Feed one token, which sees all tokens before it."""
         spec, model = self.spec, self.model
         width, eps, d, inner = spec.width, spec.eps, spec.head_dim, spec.inner
         queries = spec.heads * d
@@ -96,10 +96,10 @@ class Step:
         cache: Cache,
         tap: Tap | None,
     ) -> Tensor:
-        """Feed tokens whose rows of the cache begin at ``start``.
+        """Feed a few tokens, whose cache rows begin at ``start``.
 
-        ``mask`` [tokens * group, start + tokens] has 0 for each row that a token sees, else -inf: heads that share keys are
-        rows beside each other, as one set of keys is read for all of them.
+        ``mask`` [tokens * group, start + tokens] has 0 for each row that a token sees, else -inf. Heads that share keys are
+        adjacent rows, so that the keys are read once for all of them.
         """
         spec, model = self.spec, self.model
         eps, d, kv, count = spec.eps, spec.head_dim, spec.kv_heads, len(tokens)
@@ -116,7 +116,7 @@ class Step:
         turns = self._turned(positions)
         size = model.rows(count)
         x = padded(F.embedding(torch.tensor(tokens), model.weights.embed), size)
-        attended = torch.zeros(size, queries)  # the filler's rows stay as they are
+        attended = torch.zeros(size, queries)  # rows of padding stay zero
         into = attended[:count].view(count, kv, group, d)
         layers = zip(self._matrices, model.products, cache.views(slot), strict=True)
         for i, (block, products, (rows, keys, values)) in enumerate(layers):
@@ -153,7 +153,7 @@ class Step:
         return final
 
     def _turned(self, positions: Sequence[int]) -> Tensor:
-        """Return the factors of queries, keys and values at these positions, each token's in a row."""
+        """Return the rotary factors of queries, keys and values at these positions, one row per token."""
         count, first = len(positions), positions[0]
         turns = self.model.turns(max(positions) + 1)
         behind = first + count
@@ -166,7 +166,7 @@ class Step:
 def _added(
     x: Tensor, rows: Tensor, matrix: Tensor, bias: Tensor | None, product: Product, count: int
 ) -> Tensor:
-    """Return x and the product of rows: of few with the matrix as it is, else as it was packed."""
+    """Return ``x + rows @ matrix + bias``, by the packed product if there are enough rows."""
     if count >= product.wide:
         return product(rows).add_(x)
     x = torch.addmm(x, rows, matrix)
@@ -174,5 +174,5 @@ def _added(
 
 
 def _summand(bias: Tensor | None) -> tuple[Tensor, int]:
-    """Return what a product adds to, and how many times; there has to be something even to add 0 of."""
+    """Return the ``input`` and ``beta`` of torch.addmm for a bias; without one, a dummy times 0, as torch needs some input."""
     return (torch.zeros(1), 0) if bias is None else (bias, 1)

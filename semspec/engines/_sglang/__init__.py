@@ -1,7 +1,7 @@
 """The SGLang engine: requests, servers and replicas.
 
-``engine`` answers queries; ``requests`` translates them to requests and replies to values. ``sender`` sends a request to
-the problem's home server, which ``replicas`` knows; ``streams`` reads answers as they are written; ``http`` and ``server``
-reach one server. ``checks`` and ``identity`` refuse servers that hold another model than the configuration names;
-``keeper`` ends a server that nobody needs any more.
+``engine`` answers queries; ``requests`` translates queries to requests and replies to values. ``sender`` sends each request
+to the problem's home server, which ``replicas`` chooses; ``streams`` reads answers while they are written; ``http`` and
+``server`` talk to one server. ``checks`` and ``identity`` refuse servers whose model is not the configured one;
+``keeper`` ends a server that is no longer needed.
 """

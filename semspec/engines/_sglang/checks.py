@@ -1,4 +1,4 @@
-"""The servers of one model, checked before they get a query and again after they were lost."""
+"""Check the servers of one model before they get a query, and again after they were lost."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ MARGIN = 6  # positions that SGLang reserves at the end of a context
 
 
 class Checks:
-    """What the servers of one model have said of themselves, which must stay so for the whole run."""
+    """What the servers of one model report about themselves, which must stay the same for the whole run."""
 
     def __init__(self, replicas: Replicas, expected: identity.Expected, compares: bool) -> None:
-        """With ``compares`` False a server may hold any model (``engine.check=false``)."""
+        """With ``compares`` False, a server may hold any model (``engine.check=false``)."""
         self.replicas, self.expected, self.compares = replicas, expected, compares
         self.context_limit = expected.context_limit  # the shortest of all servers
-        self.increments: set[str] = set()  # servers whose events have only what is new
+        self.increments: set[str] = set()  # servers whose stream events hold only the new tokens
         self._served: dict[str, str] = {}  # by server: the model it reports
-        self._inside: dict[str, Mapping[str, Any] | None] = {}  # by server: the loop inside
-        self._again: dict[Server, asyncio.Task[None]] = {}  # checks of lost servers under way
+        self._inside: dict[str, Mapping[str, Any] | None] = {}  # by server: the loop it runs
+        self._again: dict[Server, asyncio.Task[None]] = {}  # running checks of lost servers
 
     @property
     def served(self) -> str:
-        """The models that the servers report; empty if they were not compared."""
+        """The models that the servers report; "" if they were not compared."""
         return " and ".join(sorted({*filter(None, self._served.values())}))
 
     @property
     def inside(self) -> Mapping[str, Any] | None:
-        """What the servers say of the loop that they run inside; None unless all run the same."""
+        """What the servers report about the loop that they run; None unless all run the same."""
         found = list(self._inside.values())
         return found[0] if found and all(one == found[0] for one in found) else None
 
     @property
     def pending(self) -> list[asyncio.Task[None]]:
-        """The checks of lost servers that are under way."""
+        """The running checks of lost servers."""
         return list(self._again.values())
 
     async def first(self, place: Server) -> None:
@@ -54,7 +54,7 @@ class Checks:
                     raise self.replicas.unreachable(place.name, str(error)) from error
 
     async def again(self, place: Server) -> None:
-        """Check a lost server once for all who wait; a cancelled waiter does not cancel the check."""
+        """Check a lost server, once for all callers; a cancelled caller does not cancel the check."""
         if place not in self._again:
             check = self._again[place] = asyncio.create_task(self._check(place))
 
@@ -67,7 +67,7 @@ class Checks:
         await asyncio.shield(self._again[place])
 
     async def _check(self, place: Server) -> None:
-        """Raise UserError if a server holds another model; adopt the shortest context limit."""
+        """Raise UserError for unusable settings, another model or another loop; lower the context limit to the server's."""
         info = await place.info()
         identity.check_settings(info, place.name)
         if self.compares:
@@ -85,7 +85,7 @@ class Checks:
         self.context_limit = min([self.context_limit, *known])
 
     async def _compare(self, place: Server, info: Mapping[str, Any]) -> None:
-        """Raise UserError if a server holds another model than is expected, or than it held before."""
+        """Raise UserError if a server's model differs from the expected one or from the one it held before."""
         role = self.replicas.role
         identity.check(self.expected, info, (), place.name, role)
         if not info.get("skip_tokenizer_init"):
@@ -102,7 +102,7 @@ class Checks:
 
 
 async def _sample_ids(place: Server) -> Sequence[int]:
-    """Return the sample text in the server's own ids."""
+    """Return the sample text as token ids of the server's tokenizer."""
     params = {"temperature": 0.0, "max_new_tokens": 0}
     payload = {"text": identity.SAMPLE, "sampling_params": params}
     reply = await place.generate({**payload, "return_logprob": True, "logprob_start_len": 0})

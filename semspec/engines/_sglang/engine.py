@@ -1,4 +1,4 @@
-"""Answers to queries through SGLang, many at a time; its scheduler batches them."""
+"""Answer queries through SGLang, many at a time; SGLang's scheduler batches them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from semspec.errors import UserError
 from semspec.protocols import Standing
 from semspec.types import Answer, Context, Generate, Query, Role, Stops, What
 
-SLICE = 512  # tokens of a whole problem for which a request may take as long as any other
-PIECE = 512  # tokens of one stream at most: each of its events has all that is written so far
+SLICE = 512  # a request for a whole problem gets one more time limit for each so many tokens
+PIECE = 512  # the most tokens of one stream, because each of its events repeats all tokens so far
 
 
 class SglangEngine:
-    """One model, on one or more servers; its event loop runs in its own thread."""
+    """One model on one or more servers; its event loop runs in its own thread."""
 
     holds_grammars = True
 
@@ -48,10 +48,11 @@ class SglangEngine:
         restarts: Restarts | None = None,
         waits: bool = True,
     ) -> None:
-        """Check the servers; ``files_known``: they load files of this machine, which are identified as such.
+        """Check the servers.
 
-        ``tell`` gets a line for each server that is lost or back, from this engine's thread. ``restarts`` starts
-        servers again that have ended; ``waits``: questions wait for that, however long ``patience`` is.
+        ``files_known``: they load files of this machine, so the files say which model it is, not the servers. ``tell`` gets
+        a line for each server that is lost or back, from this engine's thread. ``restarts`` restarts servers that have
+        ended; with ``waits``, requests wait for that, however short ``patience`` is.
         """
         self.offers, self.stop_ids = Sglang.offers, stop_ids
         self.vocabulary, self.layers, self.width = expected.vocabulary, expected.layers, expected.width  # fmt: skip
@@ -76,27 +77,27 @@ class SglangEngine:
 
     @property
     def context_limit(self) -> int:
-        """Tokens that a context may have at every server."""
+        """The most tokens that a context may have at every server."""
         return self._checks.context_limit
 
     @property
     def served(self) -> str:
-        """The models that the servers report; empty if unchecked, and where their files are known."""
+        """The models that the servers report; "" if unchecked or if their files are known."""
         return "" if self.files_known else self._checks.served
 
     @property
     def inside(self) -> Mapping[str, Any] | None:
-        """What the servers say of the loop that they run inside; None unless all run the same."""
+        """What the servers report about the loop that they run; None unless all run the same."""
         return self._checks.inside
 
     @property
     def away(self) -> int:
-        """Servers that were lost and have not answered since."""
+        """How many servers were lost and have not answered since."""
         return self.replicas.away
 
     @property
     def ended(self) -> bool:
-        """True while every server is one of our own that has ended: nobody needs to ask whether it is back."""
+        """True while every server is one that we started and that has ended, so that asking it is useless."""
         return self.replicas.all_ended
 
     def _wait(self, work: Coroutine[Any, Any, None]) -> None:
@@ -105,9 +106,9 @@ class SglangEngine:
     # ---- called from other threads --------------------------------------------------------------
 
     def submit(self, query: Query) -> Future[Answer]:
-        """Send a query and return at once, with a future of the answer."""
+        """Send a query and return a future of the answer at once."""
         answered: Future[Answer] = Future()
-        # a copy: the context may have grown when the loop gets to it
+        # a copy, because the context may grow before the event loop gets to it
         frozen = Context(query.context.key, query.context.tokens)
         self._loop.call_soon_threadsafe(self._begin, replace(query, context=frozen), answered)
         return answered
@@ -131,18 +132,18 @@ class SglangEngine:
         task.add_done_callback(finished)
 
     def standing(self) -> Future[Standing]:
-        """Look for the servers, and return at once; see ``protocols.Watched``."""
+        """Look whether servers answer, and return a future at once; see ``protocols.Watched``."""
         return asyncio.run_coroutine_threadsafe(self._look(), self._loop)
 
     def _hear(self, place: Server, news: News, why: str) -> None:
-        """Take note of what has become of a server of our own."""
+        """Record news of a server that we started."""
         if news == "answers":
             asyncio.run_coroutine_threadsafe(self._welcome(place), self._loop)
         else:
             self._loop.call_soon_threadsafe(self.replicas.ended, place, news, why)
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answer all queries at once."""
+        """Answer all queries concurrently."""
         return [future.result() for future in [self.submit(query) for query in queries]]
 
     def forget(self, context: Context) -> None:
@@ -151,7 +152,7 @@ class SglangEngine:
             self._loop.call_soon_threadsafe(self._give_up, context)
 
     def halt(self, context: Context) -> None:
-        """End the stream of a context in which more is written than was asked for, if there is one."""
+        """End the stream that writes beyond what was asked for a context, if there is one."""
         if self._streams.writes_onward(context.key) and self._loop.is_running():
             self._loop.call_soon_threadsafe(self._streams.halt, context.key)
 
@@ -162,7 +163,7 @@ class SglangEngine:
         self._streams.give_up(context.key)
 
     def close(self) -> None:
-        """Cancel all requests and leave the servers."""
+        """Cancel all requests and close the connections."""
         if self._loop.is_closed():
             return
         if self._thread.is_alive():
@@ -194,25 +195,25 @@ class SglangEngine:
         finally:
             for one in looks:
                 one.cancel()
-        # a server of one's own is on this machine, and its port is closed once it has ended
+        # a server that we started is on this machine, and its port is closed once it has ended
         ended = self.files_known and all(one == "refused" for one in found)
         return "over" if ended and not self._expected() else "away"
 
     def _expected(self) -> bool:
-        """Return whether one of our servers is going to answer, though none may now."""
+        """Return whether one of our servers may still answer later, even if none does now."""
         return self._own(Restarts.expects)
 
     def _returning(self) -> bool:
-        """Return whether one of our servers has ended and is being started again."""
+        """Return whether one of our servers has ended and is being restarted."""
         return self._own(Restarts.returns)
 
     def _own(self, so: Callable[[Restarts, str], bool]) -> bool:
-        """Return whether something is so of one of the servers that we start again ourselves."""
+        """Return whether ``so`` holds for one of the servers that we restart ourselves."""
         restarts, places = self._restarts, self.replicas.places
         return restarts is not None and any(so(restarts, one.http.url) for one in places)
 
     async def _welcome(self, place: Server) -> None:
-        """Use a server that was started again from now on, if it holds what it held."""
+        """Use a restarted server again if it passes its check."""
         try:
             await self._checks.again(place)
         except (LostError, UserError) as error:
@@ -222,10 +223,10 @@ class SglangEngine:
 
     async def _answer(self, query: Query) -> Answer:
         highest = max([*query.context.tokens, *query.tokens], default=0)
-        # another id would crash the server for everyone
+        # a larger id would crash the server for everyone
         assert highest < self.vocabulary, f"token {highest} of a vocabulary of {self.vocabulary}"
         answer = Answer()
-        if query.generate is None:  # what is written onward meanwhile is not wanted any more
+        if query.generate is None:  # nobody wants the text that is still being written onward
             self._streams.halt(query.context.key)
         if query.generate is not None and query.generate.inside is not None:
             await self._write_inside(query, query.generate, query.generate.inside, answer)
@@ -242,13 +243,13 @@ class SglangEngine:
         return answer
 
     async def _write(self, query: Query, answer: Answer) -> None:
-        """Generate, in as many requests as it takes, then make the reads of what is written."""
+        """Generate, in as many requests as it takes, then do the reads on the generated tokens."""
         ask = query.generate
         assert ask is not None
         before = [*query.context.tokens, *query.tokens]
         writing = Writing(ask, self.context_limit - len(before), self.stop_ids, answer)
         onward = ask.onward > 0 and not query.reads
-        # somebody wants each token as it comes, or those that follow as well
+        # the caller wants each token as it comes, or will probably ask for the tokens that follow
         streams = (ask.pause is not None or onward) and ask.grammar is None
         reopening = Reopening(self.replicas)
         while not writing.done:
@@ -258,7 +259,7 @@ class SglangEngine:
             limit = min(limit, PIECE) if streams else limit
             ids = [*before, *answer.tokens]
             payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops, ask.grammar)
-            if self.inside is not None:  # it drafts for whoever does not say otherwise
+            if self.inside is not None:  # such a server drafts unless the request says otherwise
                 payload["sampling_params"]["custom_params"] = requests.OFF
             if streams and limit > 1:
                 await self._streams.read(query.context, payload, writing, reopening, onward)
@@ -268,12 +269,12 @@ class SglangEngine:
             if not reply["output_ids"]:
                 raise requests.nothing_written(place.name)
             writing.take(reply["output_ids"])
-            if ask.grammar is not None and not writing.done:  # the text is whole, without an end
+            if ask.grammar is not None and not writing.done:  # complete, without an end token
                 answer.finish = "eos"
         answer.values = await self._read_written(query, answer)
 
     async def _read_written(self, query: Query, answer: Answer) -> Mapping[Any, Any]:
-        """Make a query's reads of the units that were generated for it; empty values if there are none."""
+        """Do a query's reads on the units generated for it; return empty values if there are none."""
         if query.reads and (ends := answer.unit_ends()):
             written = Scoring.of_written(query, answer.tokens, ends)
             return await self._score(query, written, answer)
@@ -286,7 +287,7 @@ class SglangEngine:
     async def _write_inside(
         self, query: Query, ask: Generate, inside: Mapping[str, Any], answer: Answer
     ) -> None:
-        """Have the server's own loop solve a problem: all of it, or piecewise its next rounds."""
+        """Let the server's own loop solve a problem: all of it, or (piecewise) its next rounds."""
         context, ids = query.context, [*query.context.tokens, *query.tokens]
 
         def problem() -> Payload:
@@ -301,7 +302,7 @@ class SglangEngine:
         else:
             self._streams.give_up(context.key)
             payload = problem()
-            # as long as so many requests of the loop outside could take
+            # the time that the loop outside could take with its many requests
             times = 1 + payload["sampling_params"]["max_new_tokens"] // SLICE
             reply, place = await self._sender.ask(context, payload, answer, times)
             requests.take_inside(payload, reply, answer, place.name)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 with kept connections, limited to a model server's needs: JSON out, JSON back.
+"""HTTP/1.1 with keep-alive, limited to what a model server needs: JSON out, JSON back.
 
 Small on purpose: at step level a request takes milliseconds, and many run at a time.
 """
@@ -15,29 +15,29 @@ from typing import Any
 
 from semspec.engines.address import Address
 
-IDLE = 3.0  # seconds; uvicorn closes connections after five seconds of silence
+IDLE = 3.0  # seconds a connection is kept; uvicorn closes connections after five idle seconds
 CONNECT = 10.0  # seconds; without it Linux waits two minutes for a host that is gone
-LARGEST = 1 << 30  # bytes of an answer
+LARGEST = 1 << 30  # the most bytes of an answer
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class StaleError(ConnectionError):
-    """A kept connection was closed by the other side before any answer."""
+    """The server closed a kept connection before any answer."""
 
 
 class UnreachedError(ConnectionError):
-    """A host that does not even refuse connections."""
+    """The host does not even refuse connections."""
 
 
 class SilentError(Exception):
-    """A connection that is open but brought no answer in time."""
+    """The connection is open but brought no answer in time."""
 
 
 class Http:
     """The connections to one base URL, for use in one event loop.
 
-    ``http://USER:PASSWORD@HOST`` signs in with HTTP's basic scheme instead of the key; ``url`` has neither.
+    ``http://USER:PASSWORD@HOST`` uses HTTP basic authentication instead of the key; ``url`` leaves both out.
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
@@ -66,9 +66,10 @@ class Http:
     async def lines(
         self, path: str, payload: Any, timeout: float | None = None
     ) -> AsyncGenerator[tuple[int, bytes]]:
-        """Send a request and yield status and line for each line of the answer, as they come.
+        """Send a request and yield (status, line) for each line of the answer as it arrives.
 
-        Raise what ``request`` raises; ``timeout`` is for each line. The connection is used again if all lines are read.
+        Raise what ``request`` raises; ``timeout`` applies to each part that arrives. The connection is reused if all lines
+        are read.
         """
         message, open_still = self._message("POST", path, payload), False
         kept = self._kept()
@@ -114,7 +115,7 @@ class Http:
         return head.encode("latin-1") + body
 
     def _done_with(self, connection: Connection, open_still: bool) -> None:
-        """Keep a connection for the next request if it can be used again."""
+        """Keep a connection for the next request if it is still open, else close it."""
         if open_still:
             self._idle.append((time.monotonic(), connection))
         else:
@@ -162,9 +163,9 @@ class Http:
 
 
 async def _begun(connection: Connection, message: bytes, kept: bool) -> tuple[int, int, bool, bool]:
-    """Send a request and read the head of its answer: status, length of the body, chunked, closes afterwards.
+    """Send a request and return (status, body length, chunked, connection closes afterwards) from the answer's head.
 
-    Raise StaleError where a kept connection turns out to be closed.
+    Raise StaleError if a kept connection turns out to be closed.
     """
     reader, writer = connection
     try:
@@ -179,7 +180,7 @@ async def _begun(connection: Connection, message: bytes, kept: bool) -> tuple[in
 
 
 async def _headers(reader: asyncio.StreamReader) -> tuple[int, bool, bool]:
-    """Read the headers: (length of the body, chunked, the connection closes afterwards)."""
+    """Return (body length, chunked, connection closes afterwards) from the headers."""
     length, chunked, close = 0, False, False
     while (line := await reader.readline()).strip():
         name, _, value = line.decode("latin-1").partition(":")
@@ -205,7 +206,7 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _chunk(reader: asyncio.StreamReader) -> bytes:
-    """Read the next chunk of a body; b"" behind the last one."""
+    """Return the next chunk of a body; b"" after the last one."""
     size = int((await reader.readline()).split(b";")[0], 16)
     if not 0 <= size <= LARGEST:
         raise ValueError

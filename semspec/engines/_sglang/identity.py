@@ -1,4 +1,4 @@
-"""Checks that a server holds the configured model, before it gets any query.
+"""Check that a server holds the configured model before it gets any query.
 
 An id beyond a server's vocabulary crashes its scheduler (seen with SGLang 0.5.23), and a wrong model
 answers without complaint. So names, architecture and tokenizer are compared first.
@@ -21,7 +21,7 @@ SAMPLE = 'So 2 + 3 = 5.\n\nTherefore (x - 7)^2 is 64: naïve, isn\'t it? {"done"
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The model as its folder describes it, and the sample text in its tokenizer's ids."""
+    """The model as its folder describes it; ``sample`` is SAMPLE as its tokenizer's ids."""
 
     name: str
     architectures: tuple[str, ...]
@@ -48,7 +48,7 @@ class Expected:
 
 
 def _repository(path: str) -> tuple[str, str]:
-    """Return ``owner/name`` and ``@commit`` of a Hub cache snapshot, else the path itself and ""."""
+    """Return ``owner/name`` and ``@commit`` for a Hub cache snapshot, else the path itself and ""."""
     parts = PurePosixPath(path).parts
     cached = [part for part in parts if part.startswith("models--")]
     if not cached:
@@ -58,14 +58,14 @@ def _repository(path: str) -> tuple[str, str]:
 
 
 def model_name(path: str) -> str:
-    """Return the last part of a folder or repository; the repository's for a Hub cache snapshot."""
+    """Return the last part of a folder or repository name; for a Hub cache snapshot, the repository's."""
     return PurePosixPath(_repository(path)[0]).name or path
 
 
 def check(
     expected: Expected, info: Mapping[str, Any], sample: Sequence[int], server: str, role: str
 ) -> None:
-    """Raise UserError if a server holds another model; what it does not report is not compared."""
+    """Raise UserError if a server's model is not the expected one; compare only what it reports."""
     hint = f"start that model there, or give the right engine.{role}_url"
     names = {model_name(str(info[k])) for k in ("model_path", "served_model_name") if info.get(k)}
     if names and expected.name.lower() not in {name.lower() for name in names}:
@@ -88,10 +88,10 @@ def check(
 
 
 def same_ids(named: Sequence[int], ids: Sequence[int], vocabulary: int) -> bool:
-    """Return whether log-probabilities that name these ids are of ``ids``.
+    """Return whether the ids named in log-probabilities stand for ``ids``.
 
-    SGLang keeps the ids of images out of a prompt's log-probabilities: ``x if x < vocabulary - 1 else 0``. That also
-    renames the last token of the vocabulary; the value beside it is that token's all the same.
+    SGLang keeps image ids out of a prompt's log-probabilities (``x if x < vocabulary - 1 else 0``). That also renames the
+    last token of the vocabulary to 0; its log-probability is still that token's.
     """
     last = vocabulary - 1
     return len(named) == len(ids) and all(
@@ -100,8 +100,8 @@ def same_ids(named: Sequence[int], ids: Sequence[int], vocabulary: int) -> bool:
 
 
 def served(info: Mapping[str, Any]) -> str:
-    """Describe the model that a server reports: its location, revision and version of weights."""
-    # the Hub's cache may lie elsewhere on another machine
+    """Return the location, revision and weight version that a server reports, in one line."""
+    # the location of the Hub cache differs between machines
     place, commit = _repository(str(info.get("model_path") or info.get("served_model_name") or ""))
     revision, version = info.get("revision"), info.get("weight_version")
     described = [place + commit, f"revision {revision}" if revision else ""]
@@ -110,7 +110,7 @@ def served(info: Mapping[str, Any]) -> str:
 
 
 def inside(info: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what a server says of the loop that it runs inside; None where it runs none."""
+    """Return what a server reports about the loop that it runs; None without one, or if its schedulers disagree."""
     states = info.get("internal_states")
     found = [state.get(KEY) for state in states if isinstance(state, Mapping)] if isinstance(states, list) else []  # fmt: skip
     first = found[0] if found else None
@@ -118,7 +118,7 @@ def inside(info: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def check_settings(info: Mapping[str, Any], server: str) -> None:
-    """Raise UserError for settings that the method cannot work with."""
+    """Raise UserError for server settings that semspec cannot work with."""
     if info.get("is_generation") is False:
         raise UserError(f"{server} serves embeddings: start it without --is-embedding")
     if info.get("disable_radix_cache"):

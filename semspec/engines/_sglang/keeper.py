@@ -1,10 +1,10 @@
-"""Run a server, and end it with all its processes when the process that asked for it is gone.
+"""Run a server, and end it with all its processes when the process that started the keeper is gone.
 
     python keeper.py SECONDS LOG COMMAND...        standard input: a pipe that only that process holds open
 
-The pipe closes however that process ends, by ``kill -9``, too. The server then gets SIGTERM, and SIGKILL after so
-many seconds. The keeper is a script by itself that imports nothing but the standard library, in a session of
-its own: no Ctrl-C reaches it, and it needs no memory to speak of. If it is killed itself, the kernel kills the server.
+The pipe closes however that process ends, even by ``kill -9``. The server then gets SIGTERM, and SIGKILL after SECONDS.
+The keeper is a separate script that imports only the standard library, so it needs hardly any memory. It runs in its own
+session, so Ctrl-C does not reach it. If the keeper itself is killed, the kernel kills the server.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import sys
 import time
 from pathlib import Path
 
-LOOK = 0.2  # seconds between looks at server and parent
-PATIENCE = 10.0  # seconds until killed processes are given up on
+LOOK = 0.2  # seconds between checks of server and parent
+PATIENCE = 10.0  # seconds to wait for killed processes to disappear
 SUBREAPER, DEATH_SIGNAL = 36, 1  # PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG
 
 
 def control(option: int, value: int) -> None:
-    """Call Linux's prctl, where there is one."""
+    """Call Linux's prctl, if available."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def alone(parent: int) -> bool:
-    """Return whether the process that asked for the server is gone; sleeps a moment."""
+    """Wait at most LOOK seconds; return whether the process that started the keeper is gone."""
     readable, _, _ = select.select([0], [], [], LOOK)
     return (bool(readable) and not os.read(0, 1)) or os.getppid() != parent
 
 
 def children() -> list[int]:
-    """Return the running children of this process: orphans of the server come to it (see SUBREAPER)."""
+    """Return the running children of this process, the server's orphans included (see SUBREAPER)."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -48,7 +48,7 @@ def children() -> list[int]:
 
 
 def end(server: subprocess.Popen[bytes], seconds: float) -> None:
-    """End the server, then every process that it has started."""
+    """End the server, then every process that it started."""
     if server.poll() is None:
         server.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -65,7 +65,7 @@ def end(server: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def main(seconds: float, log: str, command: list[str]) -> int:
-    """Run the command until it ends or nobody needs it any more; return its exit code."""
+    """Run the command until it ends or is no longer needed; return its exit code."""
     parent = os.getppid()
     asked = []
     for ignored in (signal.SIGINT, signal.SIGHUP):

@@ -1,4 +1,4 @@
-"""Replicas of one model: a problem stays where its prefix is cached, and moves if that is lost."""
+"""Replicas of one model: a problem stays on the server that caches its prefix, and moves if that is lost."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from semspec.engines.news import ReplicaLine, State
 from semspec.errors import UserError
 from semspec.types import Context, Role
 
-REST = 15.0  # seconds that a lost replica is left alone before it is tried again
+REST = 15.0  # seconds before a lost replica is tried again
 
 
 class Replicas:
-    """One or more servers. While none can be reached they are tried in turn until patience ends."""
+    """One or more servers of a model. While none can be reached, they are tried in turn until patience ends."""
 
     def __init__(
         self,
@@ -27,19 +27,19 @@ class Replicas:
     ) -> None:
         """``tell`` gets a line when a server is lost, and one when it answers again.
 
-        ``returning``: True while one of them is being started again, so that patience does not end.
+        ``returning``: True while one of them is being restarted, so that patience does not end.
         """
         assert places
         self.places, self.role, self.patience = list(places), role, patience
-        self._tell, self._away = tell, dict[Server, float]()  # since when, as it was told
+        self._tell, self._away = tell, dict[Server, float]()  # reported as lost, and since when
         self._returning = returning
-        self._home: dict[int, Server] = {}
+        self._home: dict[int, Server] = {}  # by context key
         self._lost: dict[Server, float] = {}  # when it last failed
-        self._ended: set[Server] = set()  # processes of our own that are gone
-        self._dark: float | None = None  # since when none has answered
+        self._ended: set[Server] = set()  # servers that we started and whose processes are gone
+        self._dark: float | None = None  # since when no server has answered
 
     def of(self, context: Context) -> Server:
-        """Return this problem's home server; a new problem goes where the fewest are."""
+        """Return this problem's home server; a new problem goes to the server with the fewest."""
         home = self._home.get(context.key)
         if home is not None and self._alive(home):
             return home
@@ -59,12 +59,12 @@ class Replicas:
         return place in self._lost
 
     def found(self, place: Server) -> None:
-        """Record that a lost server is back and unchanged; it has yet to answer."""
+        """Record that a lost server passed its check; it has yet to answer."""
         self._lost.pop(place, None)
         self._ended.discard(place)
 
     def answered(self, place: Server) -> None:
-        """Record an answer: patience starts afresh, and a server that was found again is back."""
+        """Record an answer: patience starts afresh, and a server that was ``found`` counts as back."""
         self._dark = None
         if place in self._away and not self.was_lost(place):
             seconds = time.monotonic() - self._away.pop(place)
@@ -78,26 +78,26 @@ class Replicas:
 
     @property
     def all_ended(self) -> bool:
-        """True if every server is one of ours whose process is gone, and that has not been found again."""
+        """True if every server is one that we started, whose process is gone, and that was not ``found`` again."""
         return len(self._ended) == len(self.places)
 
     def ended(self, place: Server, state: State, why: str) -> None:
-        """Take a server of our own out until it is found again: its process is gone.
+        """Take out a server that we started and whose process is gone, until it is ``found`` again.
 
-        ``state``: whether it is started again or given up.
+        ``state``: whether it is being restarted or given up.
         """
         self._ended.add(place)
         self._take_out(place, why)
         self._tell(ReplicaLine.of(self.role, place.name, state, why))
 
     def lost_again(self, place: Server, why: str) -> None:
-        """Take a server of our own out for a while: it runs again, and cannot be used."""
+        """Take out, for REST seconds, a server that we restarted but that cannot be used."""
         self._ended.discard(place)
         self._lost[place] = time.monotonic()
         self._tell(ReplicaLine.of(self.role, place.name, "lost", why))
 
     def _take_out(self, place: Server, why: str) -> float:
-        """Record that a server has failed, and tell it the first time; return the time."""
+        """Record that a server failed, tell it if that is new, and return the time."""
         now = self._lost[place] = time.monotonic()
         if place not in self._away:
             self._away[place] = now
@@ -105,7 +105,7 @@ class Replicas:
         return now
 
     def lost(self, place: Server, why: str) -> None:
-        """Take a server out for a while; raise UserError if none is left and patience has ended."""
+        """Take a server out for REST seconds; raise UserError if none is left and patience has ended."""
         now = self._take_out(place, why)
         if any(self._alive(other) for other in self.places):
             return

@@ -1,8 +1,8 @@
-"""Translation of queries to requests of SGLang's ``/generate``, and of its replies to values. Pure.
+"""Translate queries to requests of SGLang's ``/generate``, and its replies to values. No I/O.
 
-A request with ``logprob_start_len`` s returns: as entry j of the input's log-probabilities those of the
-token at s + j, and thus of the row at s + j - 1 (entry 0 has none); and with ``max_new_tokens`` 0 the
-row of the last token among the output's. Temperature 0 makes the latter raw; the former always are.
+For a request with ``logprob_start_len`` s, entry j of the input's log-probabilities belongs to the token at
+s + j, and thus to the row at s + j - 1 (entry 0 has none). With ``max_new_tokens`` 0, the row of the last
+token is among the output's. Input log-probabilities are always raw; temperature 0 makes the output's raw, too.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from semspec.types import (
 
 Payload = dict[str, Any]
 
-OFF = {protocol.KEY: {"accept": "off"}}  # ``custom_params``: nothing is drafted inside the server
+OFF = {protocol.KEY: {"accept": "off"}}  # ``custom_params``: the server drafts nothing
 VERIFIED = "verified by the server, token by token"  # the note of a round that is a whole text
-LOOK = 64  # tokens generated at a time if nothing shows where a unit may end
-EVENTS = 256  # in the stream of a whole problem at most: each has all that is written so far
-LEAST = 4  # tokens from one event of such a stream to the next
-LIKELIEST = 32  # tokens of a row by which a log-probability is brought to another temperature
+LOOK = 64  # tokens generated at a time if nothing hints where a unit may end
+EVENTS = 256  # the most events in a whole problem's stream, because each repeats all text so far
+LEAST = 4  # the fewest tokens between two events of such a stream
+LIKELIEST = 32  # top tokens of a row from which a log-probability is converted to a temperature
 
 
 def write(
@@ -83,9 +83,9 @@ def inside(
 ) -> Payload:
     """Return a request for a whole problem, which the server's own loop writes.
 
-    The prompt's last token is sent apart, so that the loop begins right behind the prompt. One that would end the text
-    there, or that is all there is, stays where it is: then the first token is SGLang's. Where only ``accept`` is
-    asked, the server verifies tokens as for anybody.
+    The prompt's last token is sent separately, so that the loop begins right after the prompt. If it is a stop token or
+    the only token, it stays in the prompt, and SGLang writes the first token. If only ``accept`` is asked, the server
+    verifies token drafts as in any other request.
     """
     payload = write(ids, sampling, limit, stop_ids, Stops())
     params = payload["sampling_params"]
@@ -102,12 +102,12 @@ def inside(
 
 
 def by_tokens(asked: Mapping[str, Any]) -> bool:
-    """Return whether a server is only asked to verify token drafts, as it does for anybody."""
+    """Return whether a server is only asked to verify token drafts, as in any other request."""
     return set(asked) == {"accept"}
 
 
 def streamed(payload: Payload, interval: int | None = None) -> Payload:
-    """Return a request whose reply is to be read as it grows, by so many tokens; None: of a whole problem."""
+    """Return a request whose reply is streamed with an event every ``interval`` tokens; None: as a whole problem needs."""
     params = payload["sampling_params"]
     interval = interval or max(LEAST, params["max_new_tokens"] // EVENTS)
     return {**payload, "sampling_params": {**params, "stream_interval": interval}}
@@ -115,14 +115,14 @@ def streamed(payload: Payload, interval: int | None = None) -> Payload:
 
 @dataclass(slots=True)
 class Taken:
-    """How much of what a server's own loop writes has been put into answers."""
+    """How much of the output of a server's own loop has been put into answers."""
 
     rounds: int = 0  # as the server counts them
     tokens: int = 0
 
 
 def ended(reply: Mapping[str, Any]) -> bool:
-    """Return whether a server that tells what it has written so far is done."""
+    """Return whether this is the last reply of a stream."""
     return reply["meta_info"].get("finish_reason") is not None
 
 
@@ -138,9 +138,9 @@ def take_inside(
     server: str,
     taken: Taken | None = None,
 ) -> None:
-    """Put what the server's own loop has written, and its rounds, into an answer.
+    """Put the tokens and rounds of the server's own loop into an answer.
 
-    Of a reply that grows, those rounds that are over and not ``taken``; the answer may stay empty.
+    From a reply that still grows, only rounds that are complete and not yet ``taken``; the answer may stay empty.
     """
     asked = payload["sampling_params"]["custom_params"][protocol.KEY]
     meta, tokens = reply["meta_info"], list(reply["output_ids"])
@@ -161,7 +161,7 @@ def take_inside(
         _count_prompt(answer.rounds[0], meta)
         return
     if over and last is None and len(tokens) == 1:
-        found = [Round(handed=tokens)]  # SGLang's own, with nothing to judge
+        found = [Round(handed=tokens)]  # SGLang's own token, with nothing to judge
     else:
         found = rounds.read(meta, tokens, server, taken.rounds, taken.tokens, over)
     if not found:
@@ -175,14 +175,14 @@ def take_inside(
 
 
 def account(meta: Mapping[str, Any], answer: Answer, seconds: float) -> None:
-    """Add what a request has taken to its answer: the server's own time where it says it, else these seconds."""
+    """Add a request's tokens and time to its answer: the time that the server reports, else ``seconds``."""
     account_prompt(meta, answer)
     answer.fed += int(meta.get("completion_tokens") or 0)
-    answer.seconds += float(meta.get("e2e_latency") or seconds)  # the rest is no model's
+    answer.seconds += float(meta.get("e2e_latency") or seconds)  # transport is not model time
 
 
 def account_prompt(meta: Mapping[str, Any], answer: Answer) -> None:
-    """Add what a request has read before it wrote."""
+    """Add a request's prompt tokens, cached and fed, to its answer."""
     cached = int(meta.get("cached_tokens") or 0)
     answer.cached += cached
     answer.fed += int(meta["prompt_tokens"]) - cached
@@ -197,10 +197,10 @@ def _count_prompt(first: Round, meta: Mapping[str, Any]) -> None:
 
 
 class Writing:
-    """An answer as far as it is generated.
+    """An answer in progress.
 
     A server stops where a unit may end; the boundary decides, and tokens beyond an end are discarded.
-    That does not change their law: a token depends only on those before it.
+    That does not change the distribution: a token depends only on those before it.
     """
 
     def __init__(self, ask: Generate, room: int, stop_ids: frozenset[int], answer: Answer) -> None:
@@ -214,23 +214,23 @@ class Writing:
         return self.answer.finish != "scored"
 
     def next_limit(self) -> int:
-        """Return how many tokens the next request may bring."""
+        """Return how many tokens the next request may generate."""
         left = self.limit - len(self.answer.tokens)
         if self.ask.boundary is None or self.stops.never or self.ask.grammar is not None:
-            return left  # a grammar begins with each request
+            return left  # a grammar must get its text in one request: it starts anew with each
         if self.stops.cap is not None:
             left = min(left, self.stops.cap * (self.ask.units - len(self.answer.ends)))
         return left if self.stops.texts or self.stops.cap is not None else min(left, LOOK)
 
     def next_onward(self) -> int:
-        """Return how many tokens a request may bring that goes on behind this answer."""
+        """Return how many tokens a request may generate that continues beyond this answer."""
         return max(self.limit, min(self.ask.onward, self.room)) - len(self.answer.tokens)
 
     def next_stops(self) -> Stops:
         return Stops() if self.next_limit() == 1 else self.stops
 
     def take(self, written: Iterable[int]) -> None:
-        """Append tokens up to the one that ends the generation."""
+        """Append tokens up to the one that completes the answer."""
         for token in written:
             take(token, self.answer, self.ask, self.limit, self.stop_ids)
             if self.done:
@@ -239,14 +239,14 @@ class Writing:
 
 @dataclass(slots=True)
 class Scoring:
-    """One pass over tokens after a context, and the reads of it."""
+    """One pass over tokens after a context, and its reads."""
 
     ids: list[int]
     base: int  # index of the first scored token: the context's length
     row: int  # index of row 0
     reads: tuple[Read, ...]
-    spans: tuple[tuple[int, int], ...] = ()  # of the units that were generated
-    last_row: bool = True  # the row after the last token is read as well
+    spans: tuple[tuple[int, int], ...] = ()  # of the generated units
+    last_row: bool = True  # read the row of the last token, too
 
     @classmethod
     def of(cls, query: Query, tokens: Sequence[int] | None = None) -> Scoring:
@@ -259,7 +259,7 @@ class Scoring:
 
     @classmethod
     def of_written(cls, query: Query, written: Sequence[int], ends: Sequence[int]) -> Scoring:
-        """Score tokens that have just been generated."""
+        """Score tokens that were just generated."""
         before = [*query.context.tokens, *query.tokens]
         row = len(before) - 1 if query.rows_from is None else query.rows_from
         spans = tuple(zip([0, *ends], ends, strict=False))
@@ -285,7 +285,7 @@ class Scoring:
     def values(self, reply: Mapping[str, Any], server: str, vocabulary: int) -> dict[Read, Any]:
         """Return the value of every read; raise UserError if the reply has another shape.
 
-        ``vocabulary``: how many tokens the model has.
+        ``vocabulary``: the model's number of tokens.
         """
         meta = reply["meta_info"]
         values: dict[Read, Any] = dict(protocol.values(self.reads, meta, server))
@@ -329,14 +329,14 @@ class Scoring:
 
 
 def _likeliest(read: Read) -> int:
-    """Return how many of a row's likeliest tokens a server has to name for a read."""
+    """Return how many top tokens of a row a server must report for a read."""
     tempered = read.what is What.LOGPROBS and read.temperature != 1.0
     return LIKELIEST if tempered else read.k
 
 
 @dataclass(slots=True)
 class Paths:
-    """A tree as the paths from its root to its leaves, because a server reads chains."""
+    """A tree as the paths from its root to its leaves, because a server reads only chains."""
 
     parents: Sequence[int]
     paths: list[list[int]] = field(init=False)  # nodes
@@ -349,7 +349,7 @@ class Paths:
         self.paths = [way for node, way in enumerate(ways) if node not in inner]
 
     def gather(self, query: Query, parts: Sequence[Mapping[Read, Any]]) -> dict[Read, Any]:
-        """Merge the values of the paths; each node's come from the first path that it is on."""
+        """Merge the values of the paths; each node takes those of the first path that contains it."""
         context = len(query.context)
         row = context - 1 if query.rows_from is None else query.rows_from
         # by node: (path, index among the path's tokens)

@@ -1,4 +1,4 @@
-"""Requests of a problem to its home server, where its prefix is cached, or to another one if that is lost."""
+"""Send a problem's requests to its home server, which caches its prefix, or to another if that is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Sender:
-    """Sends requests, and ends those whose answer is no longer wanted."""
+    """Sends requests, and cancels those whose answer is no longer wanted."""
 
     def __init__(self, replicas: Replicas, checks: Checks) -> None:
         self.replicas, self._checks = replicas, checks
@@ -32,7 +32,7 @@ class Sender:
     ) -> tuple[Reply, Server]:
         """Send a request and account for it; if its server is lost, send it to another.
 
-        ``times``: it may take so many times as long as others.
+        ``times``: multiplies the time limit.
         """
         began = time.perf_counter()
 
@@ -47,7 +47,7 @@ class Sender:
         return reply, place
 
     async def at_home(self, context: Context, ask: Callable[[Server, str], Awaitable[T]]) -> T:
-        """Ask the problem's home server, under a new id; if it is lost, another one."""
+        """Call ``ask`` with the problem's home server and a new request id; if the server is lost, with another."""
         while True:
             place = self.replicas.of(context)
             rid = uuid.uuid4().hex
@@ -62,7 +62,7 @@ class Sender:
                 raise
 
     def abort(self, place: Server, rid: str, events: AsyncGenerator[Reply] | None = None) -> None:
-        """Cancel a request at its server, and close its stream if it has one; returns at once."""
+        """Cancel a request at its server and close its stream, if any. Return at once."""
 
         async def end() -> None:
             if events is not None:
@@ -72,10 +72,10 @@ class Sender:
         self._in_background(end())
 
     def finish(self, events: AsyncGenerator[Reply]) -> None:
-        """Read a stream whose text is complete to its end, so that its connection can be used again."""
+        """Read a stream whose text is complete to its end, so that its connection can be reused."""
 
         async def end() -> None:
-            with contextlib.suppress(OSError, EOFError, UserError):  # the answer is there
+            with contextlib.suppress(OSError, EOFError, UserError):  # the answer is complete anyway
                 async for _ in events:
                     pass
 
@@ -87,5 +87,5 @@ class Sender:
         task.add_done_callback(self._endings.discard)
 
     async def all_ended(self) -> None:
-        """Wait until everything that was aborted or finished has ended."""
+        """Wait until all background work of ``abort`` and ``finish`` is done."""
         await asyncio.gather(*self._endings, return_exceptions=True)

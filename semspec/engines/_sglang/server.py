@@ -1,4 +1,4 @@
-"""One SGLang server over HTTP, with retries while patience lasts and a clear error afterwards."""
+"""One SGLang server over HTTP, with retries while patience lasts and a clear error after that."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from semspec.sglang_plugin import protocol
 # Seconds for which a connection may fail and be re-established unnoticed; a server that is away for
 # longer is checked again before it gets a query.
 BLIP = 1.0
-WORKERS = 3.0  # seconds for what a router's workers say; they may be out of reach
-LOOK = 2.0  # seconds in which a server that is there says so
-RECENT = 10.0  # seconds for which an answer shows that a server is there, however slow it is
+WORKERS = 3.0  # seconds to ask a router's workers, which may be unreachable from here
+LOOK = 2.0  # seconds for a server to show that it answers
+RECENT = 10.0  # a server that answered a request within so many seconds counts as there
 FIRST_PAUSE = 0.1  # seconds between attempts, doubled each time
-BUSY = frozenset({429, 502, 503, 504})  # of a router, or of a server that is starting
+BUSY = frozenset({429, 502, 503, 504})  # status of a router, or of a server that is starting
 
 Reply = Mapping[str, Any]
 Look = Literal["there", "away", "refused"]
@@ -34,7 +34,7 @@ LAST = b"[DONE]"
 
 
 class LostError(Exception):
-    """A server stayed unreachable for as long as patience lasts."""
+    """A server was unreachable for longer than patience lasts."""
 
 
 class Server:
@@ -45,12 +45,12 @@ class Server:
         self.name = name or self.http.url
         self.timeout, self.patience = timeout, patience
         self._heard = -math.inf  # when it last answered a request
-        self.routed = False  # behind sglang-router, which only passes on the fields that it knows
+        self.routed = False  # behind sglang-router, which forwards only fields that it knows
 
     async def generate(self, payload: Mapping[str, Any], times: int = 1) -> Reply:
         """Send a request to ``/generate``, which may take ``times`` the time limit.
 
-        Raise LostError if nobody answers any more.
+        Raise LostError if the server no longer answers.
         """
         if self.routed:
             payload = protocol.as_label(payload)
@@ -59,9 +59,9 @@ class Server:
     async def stream(
         self, payload: Mapping[str, Any], times: int = 1
     ) -> tuple[Reply, AsyncGenerator[Reply]]:
-        """Send a request to ``/generate``; return what is written first, and an iterator of all that is written, as it grows.
+        """Send a streaming request to ``/generate``; return its first event and an iterator of the following ones.
 
-        Raise LostError if nobody answers any more; the iterator raises OSError or EOFError where the answer breaks off.
+        Raise LostError if the server no longer answers; the iterator raises OSError or EOFError if the stream breaks off.
         """
         if self.routed:
             payload = protocol.as_label(payload)
@@ -102,9 +102,9 @@ class Server:
         )
 
     async def _until_lost(self, ask: Callable[[], Awaitable[T]], limit: float) -> T:
-        """Ask; ask again with growing pauses while the connection fails or breaks off.
+        """Await ``ask``; retry with growing pauses while the connection fails or breaks off.
 
-        A lost answer was never looked at: asking again does not change the law of the samples.
+        Nothing has seen a lost answer, so asking again does not change the distribution of the samples.
         """
         lost: float | None = None
         pause = FIRST_PAUSE
@@ -116,7 +116,7 @@ class Server:
                 raise self._silent(limit) from error
             except (OSError, EOFError) as error:
                 now = time.monotonic()
-                # if the host was never reached, the time spent trying counts, too
+                # if the host was not reached, the time spent connecting counts, too
                 lost = lost or (began if isinstance(error, UnreachedError) else now)
                 if now - lost + pause > self.patience:
                     raise LostError(str(error) or type(error).__name__) from error
@@ -128,7 +128,7 @@ class Server:
         return self._reply(status, body, path)
 
     def _reply(self, status: int, body: bytes, path: str) -> Reply:
-        """Return what a server has sent; raise what says that it is no answer."""
+        """Return the reply of a server; raise ConnectionError if it is busy or aborted, UserError if it refused."""
         if status in BUSY:
             raise ConnectionError(f"status {status}")
         if status in (401, 403):
@@ -149,7 +149,7 @@ class Server:
 
     async def abort(self, rid: str) -> None:
         """Cancel a request; never raises."""
-        with contextlib.suppress(OSError, EOFError, TimeoutError):  # gone: nothing is left to stop
+        with contextlib.suppress(OSError, EOFError, TimeoutError):  # gone: nothing left to stop
             async with asyncio.timeout(2):
                 await self.http.request("POST", "/abort_request", {"rid": rid})
 
@@ -159,18 +159,18 @@ class Server:
         for path in ("/server_info", "/model_info"):
             try:
                 info |= await self._patiently("GET", path)
-            except UserError:  # an older server, or a router
+            except UserError:  # an older server or a router, with the older path
                 with contextlib.suppress(UserError):
                     info |= await self._patiently("GET", f"/get_{path[1:]}")
         self.routed = bool(info.get("router_manager"))
-        if self.routed:  # it passes on nothing of what its workers say of themselves
+        if self.routed:  # a router does not forward what its workers report
             info["internal_states"] = await self._states_of_workers()
         return info
 
     async def _states_of_workers(self) -> list[Any]:
-        """Ask a router's workers themselves what they say of their schedulers; [] unless all of them answer.
+        """Return what a router's workers report about their schedulers; [] unless all of them answer.
 
-        Where they are says the router, so that none of them is shown the key.
+        The router names their addresses, so the key is not sent to them.
         """
         found: list[Any] = []
         with contextlib.suppress(UserError, LostError, OSError, EOFError, SilentError, ValueError):
@@ -181,9 +181,9 @@ class Server:
         return found
 
     async def look(self) -> Look:
-        """Return whether the server answers at all; "refused": nobody listens at its port.
+        """Return whether the server answers at all; "refused": nothing listens at its port.
 
-        A server under load may take longer than ``LOOK`` to say so, while requests are answered.
+        A server under load may take longer than ``LOOK``, so one that answered a request recently counts as there.
         """
         try:
             async with asyncio.timeout(LOOK):

@@ -1,8 +1,8 @@
-"""Answers that are read while a server writes them: open streams, how often they report, what follows if one breaks off.
+"""Read answers while a server writes them: open streams, how often they report, and what to do if one breaks off.
 
-A stream may go on behind an answer (``Generate.onward``): the next answer takes what it has written meanwhile, if it stands
-behind the same text, and what nobody asks for is dropped. That does not change the law of what is taken: whoever stops
-asking has not seen what comes next.
+A stream may continue beyond an answer (``Generate.onward``): the next answer takes the tokens written meanwhile if they
+follow the same text, and tokens that nobody asks for are dropped. That does not change the distribution of the tokens
+taken: the decision to stop asking is made before the next tokens are seen.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from semspec.engines._sglang.server import Reply, Server
 from semspec.errors import UserError
 from semspec.types import Answer, Context
 
-EVERY = 0.1  # seconds between two events of a stream, at least
-SHARE = 0.006  # the same, for each open stream; the longer of the two counts
-MOST = 64  # tokens in an event, at most
+EVERY = 0.1  # the fewest seconds between two events of a stream
+SHARE = 0.006  # the same, times the number of open streams; the longer of the two counts
+MOST = 64  # the most tokens in an event
 WEIGHT = 0.2  # of the latest stream in the running average of the speed
-PAUSE = 0.1  # seconds before a stream that broke off is opened again
-# of a request: how much of a text it wants
+PAUSE = 0.1  # seconds before a stream that broke off is reopened
+# sampling parameters that only say how much text a request wants
 EXTENT = {"max_new_tokens", "stop", "stop_regex", "stream_interval"}
 
 
 @dataclass
 class OpenStream:
-    """A text that a server is writing, reported as it grows."""
+    """A text that a server is writing and streams to us."""
 
     place: Server
     rid: str
@@ -44,19 +44,19 @@ class OpenStream:
     events: AsyncGenerator[Reply]  # each has the text so far
     before: list[int]  # the ids that its next tokens follow
     taken: Taken = field(default_factory=Taken)
-    # of a stream that is no loop of the server's own:
+    # the rest is not used for the stream of a server's own loop
     told: int = 0  # tokens in its events so far
-    ready: deque[int] = field(default_factory=deque)  # of the last event, those that nobody took
+    ready: deque[int] = field(default_factory=deque)  # tokens received and not yet taken
     meta: Mapping[str, Any] | None = None  # of the last event; None: there was none yet
     ended: bool = False
-    # seconds on the clock, between which what is ready was written: what was taken was written by the first
+    # the ready tokens were written between these clock times; tokens taken before were written by ``start``
     start: float = 0.0
     end: float = 0.0
-    began: float = 0.0  # when its first tokens came, and how many these were
-    first_told: int = 0
+    began: float = 0.0  # when its first tokens came
+    first_told: int = 0  # how many tokens came first
 
     async def more(self, increments: bool) -> None:
-        """Wait for the next event and have its tokens ready."""
+        """Wait for the next event and add its tokens to ``ready``."""
         reply = await self.next()
         fresh = reply["output_ids"] if increments else reply["output_ids"][self.told :]
         self.ready.extend(fresh)
@@ -67,7 +67,7 @@ class OpenStream:
         self.meta, self.ended = reply["meta_info"], requests.ended(reply)
 
     def give(self, writing: Writing) -> None:
-        """Let an answer take what is ready, as much as it wants."""
+        """Let an answer take as many ready tokens as it wants."""
         count = len(self.ready)
         while self.ready and not writing.done:
             writing.take([self.ready.popleft()])
@@ -75,7 +75,7 @@ class OpenStream:
             self.start += (self.end - self.start) * taken / count
 
     def goes_on(self, payload: Payload) -> bool:
-        """Tell whether what it writes next is an answer to this request, too."""
+        """Return whether the tokens that it writes next also answer this request."""
         own, asked = (
             {k: v for k, v in one["sampling_params"].items() if k not in EXTENT}
             for one in (self.payload, payload)
@@ -83,7 +83,7 @@ class OpenStream:
         return self.before == payload["input_ids"] and own == asked
 
     async def next(self) -> Reply:
-        """Wait for the next event and return it; raise EOFError where the stream breaks off."""
+        """Wait for the next event and return it; raise EOFError if the stream breaks off."""
         first, self.first = self.first, None
         if first is not None:
             return first
@@ -93,21 +93,19 @@ class OpenStream:
 
 
 class EventSize:
-    """How many tokens each event of a stream should carry.
+    """Decides how many tokens each event of a stream carries.
 
-    An event costs the server and us about the same time whatever it carries: on one shared core, an event for every token
-    made answers 8 % slower, an event for every second token cost nothing. A slow model therefore reports every token, and a
-    fast one what it writes in ``EVERY`` seconds, or longer while many streams are open (``SHARE``).
+    An event takes the server and us about the same time however many tokens it carries: on one shared core, an event for
+    every token made answers 8 % slower, one for every second token cost nothing. A slow model therefore reports every token,
+    a fast one all tokens of ``EVERY`` seconds, or of a longer time while many streams are open (``SHARE``).
     """
 
     def __init__(self) -> None:
-        self.open = 0  # streams under way
-        self._token: float | None = (
-            None  # seconds for one token of a stream; None: not measured yet
-        )
+        self.open = 0  # streams being read
+        self._token: float | None = None  # seconds per token of a stream; None: not measured yet
 
     def interval(self) -> int:
-        """Return the tokens between two events of a stream that begins now."""
+        """Return the tokens per event for a stream that begins now."""
         if self._token is None:
             return 1
         return min(MOST, math.ceil(max(EVERY, SHARE * self.open) / self._token))
@@ -120,18 +118,18 @@ class EventSize:
 
 
 class Reopening:
-    """When a stream that broke off may be opened again, to go on behind what it had reported; for one answer."""
+    """Decides, for one answer, when a stream that broke off is reopened to continue after the tokens it reported."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
-        self._since: float | None = None  # when the first of the failures in a row happened
+        self._since: float | None = None  # time of the first of the failures in a row
 
     def worked(self) -> None:
-        """Record that a stream brought something: patience starts afresh."""
+        """Record that a stream brought tokens: patience starts afresh."""
         self._since = None
 
     async def wait(self, place: Server, error: Exception) -> None:
-        """Wait a moment; once the server's patience is over, count it as lost, which may raise UserError."""
+        """Pause; after the server's patience is over, count it as lost, which may raise UserError."""
         self._since = self._since or time.monotonic()
         if time.monotonic() - self._since > place.patience:
             self._replicas.lost(place, str(error) or type(error).__name__)
@@ -143,8 +141,9 @@ class Streams:
 
     def __init__(self, sender: Sender, checks: Checks) -> None:
         self._sender, self._checks = sender, checks
-        self._kept: dict[int, OpenStream] = {}  # by context: open between two answers of a loop
-        self._onward: dict[int, OpenStream] = {}  # the same, of texts that are written onward
+        # by context key, open between two answers: of a server's own loop, and of text that is written onward
+        self._kept: dict[int, OpenStream] = {}
+        self._onward: dict[int, OpenStream] = {}
         self._size = EventSize()
 
     async def read(
@@ -155,9 +154,9 @@ class Streams:
         reopening: Reopening,
         onward: bool = False,
     ) -> None:
-        """Take what a server writes as it comes, until the text is complete or no more of it is wanted.
+        """Take tokens as a server writes them, until the answer is complete.
 
-        Return early where the stream breaks off; what it reported stays in ``writing``. ``onward``: it goes on behind the answer.
+        Return early if the stream breaks off; its tokens so far stay in ``writing``. ``onward``: it continues after the answer.
         """
         answer, before = writing.answer, len(writing.answer.tokens)
         stream, began = self._onward.pop(context.key, None), time.perf_counter()
@@ -199,7 +198,7 @@ class Streams:
             while not writing.done and (stream.ready or not stream.ended):
                 if not stream.ready:
                     await stream.more(increments)
-                    if stream.ready:  # a slow answer is one from its first token on
+                    if stream.ready:  # the first tokens already show that the server answers
                         self._sender.replicas.answered(stream.place)
                     if stream.ended:
                         self._learn(stream)
@@ -216,7 +215,7 @@ class Streams:
             reopening.worked()
 
     def _learn(self, stream: OpenStream) -> None:
-        """Learn how fast a stream was."""
+        """Pass a stream's speed on to the event size."""
         self._size.learn(stream.told - stream.first_told, stream.end - stream.began)
 
     async def next_rounds(
@@ -224,12 +223,12 @@ class Streams:
     ) -> bool:
         """Answer with the next rounds of a problem that the server's own loop solves; return whether it has ended.
 
-        The stream stays open between two answers, and the server goes on meanwhile. ``problem`` makes the request for what
-        follows ``ids``, where no stream is open that goes on there.
+        The stream stays open between two answers while the server continues. ``problem`` makes the request to continue
+        after ``ids`` if no open stream does so.
         """
         began, reopening = time.perf_counter(), Reopening(self._sender.replicas)
         stream = self._kept.pop(context.key, None)
-        if stream is not None and stream.before != ids:  # the caller's text went another way
+        if stream is not None and stream.before != ids:  # the caller's text took another path
             self._abort(stream)
             stream = None
         while True:
@@ -239,7 +238,7 @@ class Streams:
                 reply, begins = await stream.next(), not stream.taken.tokens
                 written = stream.payload, reply, answer, stream.place.name
                 requests.take_inside(*written, stream.taken)
-            except (OSError, EOFError) as error:  # open another one behind what was reported
+            except (OSError, EOFError) as error:  # open another one after the reported tokens
                 place, stream = stream.place, None
                 await reopening.wait(place, error)
                 continue
@@ -269,27 +268,27 @@ class Streams:
         return await self._sender.at_home(context, begin)
 
     def writes_onward(self, key: int) -> bool:
-        """Tell whether more of a context's text is written than was asked for; for any thread."""
+        """Return whether a stream writes beyond what was asked for a context; for any thread."""
         return key in self._onward
 
     def halt(self, key: int) -> None:
-        """Write no more of a context's text than was asked for."""
+        """End the stream that writes beyond what was asked for a context."""
         if (stream := self._onward.pop(key, None)) is not None:
             self._abort(stream)
 
     def give_up(self, key: int) -> None:
-        """Abort every stream that is kept open for a context."""
+        """Abort all open streams of a context."""
         self.halt(key)
         if (stream := self._kept.pop(key, None)) is not None:
             self._abort(stream)
 
     def give_up_all(self) -> None:
-        """Abort every stream that is kept open."""
+        """Abort all open streams."""
         for key in [*self._kept, *self._onward]:
             self.give_up(key)
 
     def _abort(self, stream: OpenStream) -> None:
-        """End a stream, unless its server has done so."""
+        """Abort a stream unless it has ended by itself, and learn from its speed."""
         if stream.ended:
             return
         self._learn(stream)
