@@ -36,13 +36,9 @@ BEST_SCORE = 9
 class ConfSpec(RuleBase):
     """Accepts a step that the draft model is sure of; the target rates the others (ConfSpec)."""
 
-    sure: float = (
-        0.9  # the draft is believed from this expected score on, divided by 9; above 1: never
-    )
+    sure: float = 0.9  # least expected digit / 9 of the draft to be believed; above 1: never
     threshold: float = 7.0  # the target's score, 0 to 9, from which a step stays
-    score: str = (
-        "digit"  # how to read the target's: the likeliest digit; average: expectation over all ten
-    )
+    score: str = "digit"  # of the target: its likeliest digit; average: the expectation over ten
 
     needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
     reserve: ClassVar[int] = Judge.reserve

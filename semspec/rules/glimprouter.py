@@ -33,9 +33,7 @@ FIRST = Read(What.TOP_K, k=20)
 class GlimpRouter(RuleBase):
     """Lets the small model write, unread, steps whose first token it is sure of (GlimpRouter)."""
 
-    threshold: float = (
-        1.0  # entropy of the first token, in nats, from which the target writes the step
-    )
+    threshold: float = 1.0  # entropy of the first token, in nats, from which the target writes
 
     needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
     splits: ClassVar[frozenset[str] | None] = frozenset({"paragraph"})

@@ -65,9 +65,7 @@ class LogProb(Certifiable):
     score_temperature: Any = AUTO
     warm_up: int = 16384  # most tokens the target writes to measure it; 0: use -4, uncalibrated
     calibration: str | None = None  # a folder or Hub repository: replaces the threshold
-    risk: float | None = (
-        None  # with calibration: limit of P(an accepted step's semantic probability < least)
-    )
+    risk: float | None = None  # with it: limit of P(semantic probability of an accepted step < leas
     least: float = 0.05  # a step below this is one that the target would hardly say
     confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
     allow_mismatch: bool = False  # go on where the guarantee does not hold
@@ -104,9 +102,8 @@ class LogProb(Certifiable):
     certify: ClassVar[Callable[..., Certified]] = staticmethod(certify)
     certified: ClassVar[Certified | None] = None  # once bound, with a calibration
     chosen: ClassVar[Chosen | None] = None  # once measured
-    scale: ClassVar[float | None] = (
-        None  # temperature of a threshold in a request: that of the server's measured threshold
-    )
+    # the temperature for a threshold that a request gives: that of the server's measured one
+    scale: ClassVar[float | None] = None
     why: ClassVar[str] = ""  # set by ``measure``: where the threshold comes from
 
     @classmethod
