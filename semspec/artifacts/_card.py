@@ -33,13 +33,13 @@ Made by `{made_by}` for semspec.
 
 
 def base_model(name: str) -> str:
-    """Return a model's name for the Hub's metadata: shipped ones have none there, or another one."""
+    """Return a model's name for the Hub's metadata: a packaged one's repository, an embedded one's bare name."""
     shipped = name.rpartition("/")[2] if name.startswith("embedded/") else name
     return packaged.repository_of(name) or shipped
 
 
 def default(artifact: Artifact, name: str) -> str:
-    """Return the card of an artifact that brings none; ``name`` is its folder's, and not trusted."""
+    """Return the card of an artifact that has none; ``name`` is its folder's, and not trusted."""
     config, name = artifact.config, visible(name, newline=" ")
     models = [part for key in ("model", "draft") if isinstance(part := config.get(key), dict)]
     bases = [base_model(str(model["id"])) for model in models]

@@ -35,7 +35,7 @@ CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md
 LARGEST_CONFIG = 4 * 2**20  # bytes; no config of ours is larger
 LARGEST_TEXT = 4 * 2**20  # of a card or a plot
 
-SOURCE: json_schema.Schema = {  # of an artifact that was converted from what others published
+SOURCE: json_schema.Schema = {  # what an artifact was converted from, if others published that
     "type": "object",
     "required": ["name", "files"],
     "additionalProperties": False,
@@ -79,7 +79,7 @@ class Artifact(ABC):
     version: ClassVar[int] = 1
     schema: ClassVar[json_schema.Schema]
     made_by: ClassVar[str]  # the command that makes one, for errors and cards
-    tags: ClassVar[tuple[str, ...]] = ()  # the card's tags beside semspec and the kind
+    tags: ClassVar[tuple[str, ...]] = ()  # the card's tags besides semspec and the kind
     text_suffixes: ClassVar[frozenset[str]] = frozenset({".md", ".svg", ".txt"})
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class Artifact(ABC):
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
-        """Return the tensors that a config implies (none: no file); raises ValueError for a bad config."""
+        """Return the tensors that a config implies (none: no file); raise ValueError for a bad config."""
         return {}
 
     def check_content(self) -> None:  # noqa: B027 (many kinds have nothing more to check)
@@ -285,7 +285,7 @@ class Artifact(ABC):
 
     @property
     def measured(self) -> Measured:
-        """How the drafts were drawn that it was measured on."""
+        """Return how the drafts that it was measured on were drawn."""
         return Measured.of(self.config["data"])
 
 

@@ -55,7 +55,7 @@ def seal(folder: Path) -> type[base.Artifact]:
     """Write the manifest of a valid folder, and a card if there is none; raises UserError if invalid."""
     with os_errors_as_user_errors(folder):
         cls, manifest = kind_of(folder), folder / base.MANIFEST
-        for name in (base.CARD, base.MANIFEST):  # what a kill has left of an earlier start
+        for name in (base.CARD, base.MANIFEST):  # left by an earlier run that was killed
             (folder / f".{name}.tmp").unlink(missing_ok=True)
         if not (folder / base.CARD).exists():
             manifest.unlink(missing_ok=True)
