@@ -96,7 +96,7 @@ class _Plain(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def front_matter(text: str) -> dict[str, Any]:
-    """Return the metadata at the head of a card; raises ValueError if it cannot be read."""
+    """Return the metadata at the head of a card; raise ValueError if it cannot be read."""
     if len(text) > LARGEST:
         raise ValueError("the card is too large")
     found = re.match(r"---\r?\n(.*?\n)---\r?\n", text, re.DOTALL)

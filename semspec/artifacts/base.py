@@ -128,7 +128,7 @@ class Artifact(ABC):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read from a local folder; raises UserError if anything in it is damaged or does not fit."""
+        """Read from a local folder; raise UserError if anything in it is damaged or does not fit."""
         manifests.check(folder, manifests.read(folder), (CONFIG, TENSORS))
         config = cls.own_config(folder)
         try:
@@ -153,7 +153,7 @@ class Artifact(ABC):
 
     @classmethod
     def own_config(cls, folder: Path) -> dict[str, Any]:
-        """Read config.json; raises UserError if kind, version or another file is wrong."""
+        """Read config.json; raise UserError if kind, version or another file is wrong."""
         config = read_json(folder, cls.kind)
         found, version = config.get("kind"), config.get("version")
         if found != cls.kind:
@@ -320,7 +320,7 @@ def made_with() -> dict[str, Any]:
 
 
 def read_json(folder: Path, kind: str) -> dict[str, Any]:
-    """Read config.json of any kind; raises UserError if the folder holds a file that no artifact may."""
+    """Read config.json of any kind; raise UserError if the folder holds a file that no artifact may."""
     config = foreign.read_object(folder / CONFIG, LARGEST_CONFIG, f"it is no {kind}'s folder")
     files = [f.name for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
     if wrong := manifests.strange(files):
@@ -329,5 +329,5 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
-    """Read exactly the tensors of ``layout``; raises UserError as ``read_tensor_file`` does."""
+    """Read exactly the tensors of ``layout``; raise UserError as ``read_tensor_file`` does."""
     return read_tensor_file(folder / TENSORS, layout)

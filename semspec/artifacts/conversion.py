@@ -42,7 +42,7 @@ LICENSE = "other"  # the authors' own, which the source's card names
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was made, where it is, and what was mapped, a line each."""
+    """The artifact, its folder, and lines that tell what was mapped."""
 
     artifact: base.Artifact
     folder: Path

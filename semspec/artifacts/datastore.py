@@ -44,7 +44,7 @@ class Datastore(base.Artifact):
 
     @abstractmethod
     def open(self) -> Any:
-        """Map the parts; raises UserError if they do not fit the config."""
+        """Map the parts; raise UserError if they do not fit the config."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:

@@ -243,7 +243,7 @@ class Probe(base.Artifact):
         return self._checked(scores)
 
     def _checked(self, scores: Tensor) -> Tensor:
-        """Return the scores; raises UserError if one is NaN, before it decides anything."""
+        """Return the scores; raise UserError if one is NaN, before it decides anything."""
         if bool(scores.isnan().any()):
             raise UserError(
                 f"probe {self.name} scores a step with NaN: its weights overflow on this model's"

@@ -14,7 +14,7 @@ import re
 import resource
 import sys
 
-MEMORY = 4 << 30  # bytes; a runaway power eats memory before time
+MEMORY = 4 << 30  # bytes; a runaway power uses up memory before time
 
 _WORDS = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _SPACES = re.compile(r"\\[!,;: ]|\\q?quad(?![a-z])|~|\s+")

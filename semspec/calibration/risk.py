@@ -51,7 +51,7 @@ def certify(
     """Return the most lenient certified threshold; raise UserError if there is none."""
     given = list(zip(scores, semantic, groups, strict=True))
     rows: dict[int, tuple[float, float]] = {}
-    # one step of each group, the first in an order that is always the same
+    # one step of each group, the first in a fixed random order
     for at in torch.randperm(len(given), generator=torch.Generator().manual_seed(0)).tolist():
         score, true, group = given[at]
         rows.setdefault(group, (score, true))

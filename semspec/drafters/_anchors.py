@@ -47,8 +47,8 @@ class Anchors:
     def of(self, numbers: Positions, newest: int) -> Positions:
         """Return the ``newest`` last positions of the tokens with these numbers, grouped by token.
 
-        The cost is bounded by ``newest``, however many positions there are: a token is skipped if
-        that many others have a later last position.
+        However many tokens there are, positions are collected for at most ``newest`` of them: a
+        token is skipped if that many others have a later last position.
         """
         if len(numbers) > newest:
             which = np.frombuffer(numbers, np.int64)

@@ -47,7 +47,7 @@ class Dresd(DrafterBase):
     def reach(self) -> int:
         return self.longest or max(length for _, length in SHAPES.values())
 
-    store: ClassVar[DenseStore]  # once bound
+    store: ClassVar[DenseStore]  # set by ``bind``
 
     def loads(self, run: Run) -> Sequence[Source]:
         return _corpus.sources(DenseDatastore, self.datastore, run)

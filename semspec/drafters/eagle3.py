@@ -35,7 +35,7 @@ class Eagle3Drafter(TreeOptions):
     needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
     rows: ClassVar[bool] = True
 
-    net: ClassVar[Eagle3]  # once bound
+    net: ClassVar[Eagle3]  # set by ``bind``
 
     def loads(self, run: Run) -> Sequence[Source]:
         return head_sources(self.head)

@@ -47,10 +47,10 @@ class Hybrid(DrafterBase):
     # tokens that must match for a copy, else the last source drafts; 0: the best draft so far (with lm or eagle3: 5)
     match: int = 0
     lm: str = "embedded/tiny-draft"  # the model of lm: a folder or OWNER/NAME[@REVISION]
-    eagle3: str = "embedded/eagle3-tiny"  # the head of eagle3, likewise
-    # tokens that these two draft at a time if they grow no tree and lengths are fixed (adaptive=true: as without copies)
+    eagle3: str = "embedded/eagle3-tiny"  # the head of eagle3: a folder or OWNER/NAME[@REVISION]
+    # tokens that these two draft at a time if they grow no tree and lengths are fixed (adaptive=true: as if alone)
     chain: int = 5
-    tree: str = ""  # of these two, as their own option ("": chain for lm, dynamic for eagle3)
+    tree: str = ""  # the option ``tree`` of these two ("": chain for lm, dynamic for eagle3)
     tree_depth: int = 6
     tree_top_k: int = 10
     tree_nodes: int = 32
@@ -163,7 +163,7 @@ class Hybrid(DrafterBase):
     def drawn(self, sampling: Sampling) -> bool:
         return any(drafter.drawn(sampling) for drafter in self._sources().values())
 
-    drafters: ClassVar[Mapping[str, Any] | None] = None  # once bound
+    drafters: ClassVar[Mapping[str, Any] | None] = None  # set by ``bind``
 
     def _sources(self) -> Mapping[str, Any]:
         """Return the drafters by name: the bound ones, or, before that, new ones."""

@@ -34,7 +34,7 @@ class MedusaDrafter(TreeOptions):
     needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
     rows: ClassVar[bool] = True
 
-    heads: ClassVar[Medusa | None] = None  # once bound
+    heads: ClassVar[Medusa | None] = None  # set by ``bind``
 
     def loads(self, run: Run) -> Sequence[Source]:
         return head_sources(self.head)
@@ -60,7 +60,7 @@ class MedusaDrafter(TreeOptions):
 
 
 class MedusaSession(HeadSession):
-    """Keeps the states that it saw last: that of the last token but one, which was read, is among them."""
+    """Keeps the states that it saw last, which include that of the last token but one."""
 
     watches = (LAST_STATES,)
 

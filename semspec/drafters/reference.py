@@ -56,7 +56,7 @@ class Reference(MatchingDrafter):
                 " at least 1"
             )
 
-    text: ClassVar[str] = ""  # the file's, once bound
+    text: ClassVar[str] = ""  # of the file, set by ``bind``
 
     def bind(self, run: Run) -> Self:
         if not self.file:

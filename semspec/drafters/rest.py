@@ -42,7 +42,7 @@ class Rest(CopyingDrafter):
             given = f"nodes={self.nodes}, longest={self.longest}, places={self.places}"
             raise UserError(f"{given}: each is 1 or more")
 
-    store: ClassVar[SparseStore]  # once bound
+    store: ClassVar[SparseStore]  # set by ``bind``
 
     def loads(self, run: Run) -> Sequence[Source]:
         return _corpus.sources(SparseDatastore, self.datastore, run)

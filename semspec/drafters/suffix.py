@@ -58,7 +58,7 @@ class Suffix(MatchingDrafter):
     def remembers(self) -> int:
         return self.remember
 
-    store: ClassVar[SparseStore | None] = None  # once bound, with a datastore
+    store: ClassVar[SparseStore | None] = None  # set by ``bind``, with a datastore
 
     def loads(self, run: Run) -> Sequence[Source]:
         return _corpus.sources(SparseDatastore, self.datastore, run) if self.datastore else ()

@@ -377,7 +377,7 @@ def complete_maps(tensors: dict[str, Tensor], vocabulary: int) -> None:
     if "d2t" not in tensors:
         return
     d2t = tensors["d2t"]
-    if len(d2t) == vocabulary and not bool(d2t.any()):  # EAGLE then leaves t2d at its first values
+    if len(d2t) == vocabulary and not bool(d2t.any()):  # EAGLE then keeps t2d's initial values
         del tensors["d2t"]
         tensors.pop("t2d", None)
         return

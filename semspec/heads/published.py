@@ -201,7 +201,7 @@ def eagle3_config(config: Mapping[str, Any], at: Path) -> dict[str, Any]:
 
 
 def eagle3_names(stored: Iterable[str]) -> Naming:
-    """Return EAGLE-3's own names of a checkpoint's tensors; raises UserError if two have the same."""
+    """Return EAGLE-3's own names of a checkpoint's tensors; raise UserError if two have the same."""
     names: dict[str, str] = {}
     left = []
     for name in sorted(stored):

@@ -1,4 +1,4 @@
-"""Build the command that trains a probe that a run lacks."""
+"""Build the command that trains a probe which is missing for a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from semspec.types import Role
 
 DATA = "simplescaling/s1K"  # chains of thought that the paper trains on
 PROBLEMS = 1000  # all of them
-# enough steps for a probe (the embedded ones have fewer), with states of tens of gigabytes, not terabytes
+# enough steps for a probe (the embedded ones have fewer), and states of tens of gigabytes, not terabytes
 BOUNDS = ("contexts=4000", "keep=4")
 
 

@@ -111,8 +111,8 @@ class StepSession:
 
         ``p`` [tokens + 1, V] are the target's rows, from the same pass. The POINT-MASS rule keeps x
         with probability p(x), else draws from p without x and stops. This follows the target's
-        distribution whatever was drafted and whyever it was rejected; min(1, p/q) would not, because
-        a step that was rejected for its content is no longer a sample of q.
+        distribution, whatever was drafted and for whatever reason it was rejected; min(1, p/q) would
+        not, because a step that was rejected for its content is no longer a sample of q.
         """
         kit, (start, end) = self.kit, span
         step, rows = draft.tokens[start:end], p[start : end + 1]

@@ -1,7 +1,7 @@
 """Let the target write alone, and record how likely it finds its own steps and the drafted ones.
 
-A run cannot choose this rule: ``rules.logprob`` measures its threshold with it. It keeps no draft, so it records steps in
-contexts that the target wrote, drafted by the run's own drafter.
+A run cannot choose this rule: ``rules.logprob`` measures its threshold with it. It keeps no draft, so the target writes
+all contexts, while the run's own drafter drafts in them.
 """
 
 from __future__ import annotations

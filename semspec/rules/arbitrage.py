@@ -53,7 +53,7 @@ class Arbitrage(RuleBase):
         super().check_setup(setup)
         check_drafted(setup)
 
-    judge: ClassVar[Router | None] = None  # once bound, if anything is drafted
+    judge: ClassVar[Router | None] = None  # set by ``bind``, if anything is drafted
 
     def loads(self, run: Run) -> Sequence[Source]:
         return [base.source("router", self.router)] if "draft" in run.models else []

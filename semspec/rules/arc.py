@@ -71,7 +71,7 @@ class Calibrated(TokenRule):
         if not all(0 <= x < math.inf for x in (self.lambda_, self.leaf, self.prune_bias)):
             raise UserError("lambda, leaf and prune_bias are 0 or more")
 
-    known: ClassVar[Known]  # once bound
+    known: ClassVar[Known]  # set by ``bind``
 
     @property
     def least_score(self) -> float:

@@ -58,7 +58,7 @@ class Cascade(Certifiable):
             )
 
     certify: ClassVar[Callable[..., CertifiedCascade]] = staticmethod(certify_cascade)
-    certified: ClassVar[CertifiedCascade | None] = None  # once bound, with a calibration
+    certified: ClassVar[CertifiedCascade | None] = None  # set by ``bind``, with a calibration
 
     def check_setup(self, setup: Setup) -> None:
         super().check_setup(setup)

@@ -114,7 +114,7 @@ def answer_of(
 
 
 def ask_for_a_digit(kit: Kit) -> tuple[list[int], dict[int, int]]:
-    """Return the tail that asks for a score, and the digit that each possible token after it stands for.
+    """Return the tail that asks for a score, and a map from each token that may answer it to its digit.
 
     Some tokenizers make " 7" one token, others a space and a digit: the tail ends where the ten
     replies diverge, tokenized in place. With or without a space, a digit counts if it is one token there.

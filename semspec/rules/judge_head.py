@@ -42,7 +42,7 @@ class Judged(TokenRule):
                 " (everything is kept) to 1"
             )
 
-    judge: ClassVar[JudgeHead]  # once bound
+    judge: ClassVar[JudgeHead]  # set by ``bind``
 
     def loads(self, run: Run) -> Sequence[Source]:
         return [base.source("judge head", self.head)]

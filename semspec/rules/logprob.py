@@ -71,7 +71,7 @@ class LogProb(Certifiable):
     allow_mismatch: bool = False  # go on where the guarantee does not hold
 
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS})
-    may_change: ClassVar[tuple[str, ...]] = ("warm_up",)  # what was measured is recorded
+    may_change: ClassVar[tuple[str, ...]] = ("warm_up",)  # the measured threshold is recorded
     in_server: ClassVar[InServer | None] = InServer(
         {"threshold": float, "score_temperature": float},
         told=("warm_up", "calibration", "risk", "least", "confidence", "allow_mismatch"),
@@ -100,7 +100,7 @@ class LogProb(Certifiable):
             )
 
     certify: ClassVar[Callable[..., Certified]] = staticmethod(certify)
-    certified: ClassVar[Certified | None] = None  # once bound, with a calibration
+    certified: ClassVar[Certified | None] = None  # set by ``bind``, with a calibration
     chosen: ClassVar[Chosen | None] = None  # once measured
     # the temperature for a threshold that a request gives: that of the server's measured one
     scale: ClassVar[float | None] = None

@@ -38,7 +38,7 @@ class Rsd(RuleBase):
     def models(self) -> Mapping[Role, ModelConfig]:
         return {"reward": self.model}
 
-    head: ClassVar[ScoreHead]  # once bound
+    head: ClassVar[ScoreHead]  # set by ``bind``
 
     def bind(self, run: Run) -> Self:
         return self.bound(head=read_score_head(run.weights("reward")))

@@ -46,7 +46,7 @@ class Semantic(Probed):
         asked = features if role == "target" or features != "plus" else None
         return f"accept.probe={asked}" if asked else None
 
-    target: ClassVar[Scorer]  # once bound
+    target: ClassVar[Scorer]  # set by ``bind``
     draft: ClassVar[Scorer | None]
 
     def bind(self, run: Run) -> Self:

@@ -50,7 +50,7 @@ class SemanticPlus(Probed):
     def asking(self, role: Role, features: str) -> str | None:
         return f"accept.features={features}"
 
-    target: ClassVar[Scorer]  # once bound
+    target: ClassVar[Scorer]  # set by ``bind``
 
     @classmethod
     def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str]:

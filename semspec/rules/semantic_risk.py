@@ -45,7 +45,7 @@ class SemanticRisk(Probed):
     def probes(self) -> Mapping[Role, tuple[str | None, str]]:
         return {"target": (self.target_probe, "plus")}
 
-    target: ClassVar[Scorer]  # once bound
+    target: ClassVar[Scorer]  # set by ``bind``
     certified: ClassVar[Certified]
 
     def asked_risk(self) -> Mapping[str, float]:

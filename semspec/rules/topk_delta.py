@@ -25,7 +25,7 @@ from semspec.types import PROBS, Context, Read, What
 @register("accept", "topk_delta")
 @dataclass(frozen=True, kw_only=True)
 class TopKDelta(TokenRule):
-    """Keeps tokens among the target's top k, at most delta behind its favourite; else lossless."""
+    """Keeps tokens among the target's top k, at most delta below its likeliest; else lossless."""
 
     k: int = 10
     delta: float = 0.6

@@ -1,4 +1,4 @@
-"""Decide by an MNLI model whether one of two steps after the same context entails the other."""
+"""Decide with an MNLI model whether one of two steps after the same context entails the other."""
 
 from __future__ import annotations
 
