@@ -36,7 +36,7 @@ class Cascade(Certifiable):
     sure: float = SURE  # least log-probability of a token, under the draft, in a step kept unread
     threshold: float = THRESHOLD  # the same under the target, in a step that it reads
     calibration: str | None = None  # a folder or Hub repository: replaces both thresholds
-    risk: float | None = None  # with it: limit of P(semantic probability of an accepted step < leas
+    risk: float | None = None  # at most: P(an accepted step has a semantic probability < least)
     least: float = 0.05  # a step below this is one that the target would hardly say
     confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
     allow_mismatch: bool = False  # go on where the guarantee does not hold

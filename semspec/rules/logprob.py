@@ -58,14 +58,14 @@ UNCERTIFIED = "its threshold is measured on the pair when the run begins, withou
 class LogProb(Certifiable):
     """Accepts a step whose least likely token is likely enough under the target."""
 
-    # auto: measured on the pair; else a natural logarithm, 0 rejects nearly everything
+    # auto: measured on the pair; else a natural logarithm: 0 rejects nearly everything
     threshold: Any = AUTO
     # temperature of the log-probabilities, above 0 up to 1; auto: the sampling temperature for a measured threshold
     # (1 if that is 0 or above 1), 1 for any other
     score_temperature: Any = AUTO
     warm_up: int = 16384  # most tokens the target writes to measure it; 0: use -4, uncalibrated
     calibration: str | None = None  # a folder or Hub repository: replaces the threshold
-    risk: float | None = None  # with it: limit of P(semantic probability of an accepted step < leas
+    risk: float | None = None  # at most: P(an accepted step has a semantic probability < least)
     least: float = 0.05  # a step below this is one that the target would hardly say
     confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
     allow_mismatch: bool = False  # go on where the guarantee does not hold
