@@ -1,1 +1,1 @@
-"""Artifacts: everything that is trained or measured and published, one file a kind."""
+"""Artifacts: everything that is trained or measured and published, one file per kind."""

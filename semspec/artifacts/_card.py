@@ -33,13 +33,13 @@ Made by `{made_by}` for semspec.
 
 
 def base_model(name: str) -> str:
-    """Return a model's name for the Hub's metadata: shipped ones have none there, or another one."""
+    """Return a model's name for the Hub's metadata: a packaged one's repository, an embedded one's bare name."""
     shipped = name.rpartition("/")[2] if name.startswith("embedded/") else name
     return packaged.repository_of(name) or shipped
 
 
 def default(artifact: Artifact, name: str) -> str:
-    """Return the card of an artifact that brings none; ``name`` is its folder's, and not trusted."""
+    """Return the card of an artifact that has none; ``name`` is its folder's, and not trusted."""
     config, name = artifact.config, visible(name, newline=" ")
     models = [part for key in ("model", "draft") if isinstance(part := config.get(key), dict)]
     bases = [base_model(str(model["id"])) for model in models]
@@ -96,7 +96,7 @@ class _Plain(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def front_matter(text: str) -> dict[str, Any]:
-    """Return the metadata at the head of a card; raises ValueError if it cannot be read."""
+    """Return the metadata at the head of a card; raise ValueError if it cannot be read."""
     if len(text) > LARGEST:
         raise ValueError("the card is too large")
     found = re.match(r"---\r?\n(.*?\n)---\r?\n", text, re.DOTALL)

@@ -35,7 +35,7 @@ CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md
 LARGEST_CONFIG = 4 * 2**20  # bytes; no config of ours is larger
 LARGEST_TEXT = 4 * 2**20  # of a card or a plot
 
-SOURCE: json_schema.Schema = {  # of an artifact that was converted from what others published
+SOURCE: json_schema.Schema = {  # what an artifact was converted from, if others published that
     "type": "object",
     "required": ["name", "files"],
     "additionalProperties": False,
@@ -79,7 +79,7 @@ class Artifact(ABC):
     version: ClassVar[int] = 1
     schema: ClassVar[json_schema.Schema]
     made_by: ClassVar[str]  # the command that makes one, for errors and cards
-    tags: ClassVar[tuple[str, ...]] = ()  # the card's tags beside semspec and the kind
+    tags: ClassVar[tuple[str, ...]] = ()  # the card's tags besides semspec and the kind
     text_suffixes: ClassVar[frozenset[str]] = frozenset({".md", ".svg", ".txt"})
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class Artifact(ABC):
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
-        """Return the tensors that a config implies (none: no file); raises ValueError for a bad config."""
+        """Return the tensors that a config implies (none: no file); raise ValueError for a bad config."""
         return {}
 
     def check_content(self) -> None:  # noqa: B027 (many kinds have nothing more to check)
@@ -128,7 +128,7 @@ class Artifact(ABC):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read from a local folder; raises UserError if anything in it is damaged or does not fit."""
+        """Read from a local folder; raise UserError if anything in it is damaged or does not fit."""
         manifests.check(folder, manifests.read(folder), (CONFIG, TENSORS))
         config = cls.own_config(folder)
         try:
@@ -153,7 +153,7 @@ class Artifact(ABC):
 
     @classmethod
     def own_config(cls, folder: Path) -> dict[str, Any]:
-        """Read config.json; raises UserError if kind, version or another file is wrong."""
+        """Read config.json; raise UserError if kind, version or another file is wrong."""
         config = read_json(folder, cls.kind)
         found, version = config.get("kind"), config.get("version")
         if found != cls.kind:
@@ -285,7 +285,7 @@ class Artifact(ABC):
 
     @property
     def measured(self) -> Measured:
-        """How the drafts were drawn that it was measured on."""
+        """Return how the drafts that it was measured on were drawn."""
         return Measured.of(self.config["data"])
 
 
@@ -320,7 +320,7 @@ def made_with() -> dict[str, Any]:
 
 
 def read_json(folder: Path, kind: str) -> dict[str, Any]:
-    """Read config.json of any kind; raises UserError if the folder holds a file that no artifact may."""
+    """Read config.json of any kind; raise UserError if the folder holds a file that no artifact may."""
     config = foreign.read_object(folder / CONFIG, LARGEST_CONFIG, f"it is no {kind}'s folder")
     files = [f.name for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
     if wrong := manifests.strange(files):
@@ -329,5 +329,5 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
-    """Read exactly the tensors of ``layout``; raises UserError as ``read_tensor_file`` does."""
+    """Read exactly the tensors of ``layout``; raise UserError as ``read_tensor_file`` does."""
     return read_tensor_file(folder / TENSORS, layout)

@@ -54,7 +54,10 @@ def differences(
     temperature: float | None,
     role: str | None,
 ) -> tuple[list[str], list[str]]:
-    """Return the differences that cannot work at all, and the others, of what the config states."""
+    """Compare what a config states with a model and a setting.
+
+    Return the differences that cannot work at all, and the others.
+    """
     made, impossible, unlike = config[at], [], []
     for what, theirs in (("layers", model.layers), ("width", model.width)):
         if what in made and made[what] != theirs:
@@ -102,7 +105,7 @@ class Measured:
     def of(cls, data: Mapping[str, Any]) -> Self:
         """Read it from the description of a calibration's data.
 
-        Where the rest of the sampling is recorded and min_p is not, there was none.
+        If the rest of the sampling is recorded and min_p is not, min_p was 0.
         """
         unset = 0.0 if data.get("top_p") is not None else None
         return cls(
@@ -110,7 +113,7 @@ class Measured:
         )
 
     def unlike(self, sampling: Sampling, drafts: str) -> list[str]:
-        """List how a run with drafts from ``drafts`` differs."""
+        """Return how a run with drafts from ``drafts`` differs, a phrase for each difference."""
         names = () if sampling.greedy else ("top_k", "top_p", "min_p")
         own = {name: getattr(sampling, name) for name in names}
         found = [
@@ -140,7 +143,7 @@ def check_shares(group: str, **given: float | None) -> None:
 
 
 def check_alike(group: str, what: str, unlike: Sequence[str], way: str) -> None:
-    """Raise UserError where a guarantee was measured unlike the run; ``way`` names a way out."""
+    """Raise UserError if a guarantee was measured differently from the run; ``way`` names a way out."""
     if unlike:
         raise UserError(
             f"what {what} guarantees was measured {' and '.join(unlike)}: {way}, or set"

@@ -1,6 +1,6 @@
-"""Heads as others publish them, made artifacts of ours: one file of safetensors under one naming.
+"""Convert heads that others published to our artifacts: one safetensors file with one naming.
 
-made = convert("owner/head", None)     # what is pickled is read by a confined process
+made = convert("owner/head", None)     # pickled files are read by a confined process
 made.artifact.kind, made.told          # and what was mapped, a line each
 """
 
@@ -37,12 +37,12 @@ from semspec.storage import manifests, swap
 from semspec.storage.files import os_errors_as_user_errors
 from semspec.storage.tensors import tensor_shapes
 
-LICENSE = "other"  # its authors', which the card of the source names
+LICENSE = "other"  # the authors' own, which the source's card names
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was made, where it is, and what was mapped, a line each."""
+    """The artifact, its folder, and lines that tell what was mapped."""
 
     artifact: base.Artifact
     folder: Path
@@ -50,10 +50,10 @@ class Converted:
 
 
 def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
-    """Make an artifact of a published head: a folder, or a repository of the Hub with its revision.
+    """Make an artifact from a published head: a folder, or a repository of the Hub with its revision.
 
-    Without ``out``, what is made of a repository goes where runs that name the repository find it.
-    Raises UserError if it holds no head that we know, or ``out`` something else.
+    Without ``out``, the artifact of a repository goes where runs that name the repository find it.
+    Raises UserError if the source holds no head that we know, or ``out`` holds something else.
     """
     folder = fetched(place)
     target = out or converted_place(folder)
@@ -80,7 +80,7 @@ def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
 
 
 def fetched(place: str) -> Path:
-    """Return the folder of a published head; of the Hub's files, pickled ones only if there are no others."""
+    """Return the folder of a published head; from the Hub, download pickled files only if there are no others."""
     repo, revision = split_revision(place)
     folder = locate(repo, revision, HEAD)
     if not any(folder.glob("*.safetensors")):
@@ -121,7 +121,7 @@ def _eagle3(
     told += naming.told
     own = eagle3_config(config, folder / "config.json")
     shape = eagle3.own_shape(folder, own)
-    if own.get("target_hidden_size") is None:  # fc tells it: it reads three states
+    if own.get("target_hidden_size") is None:  # fc shows it: it reads three states
         columns = (*shapes[naming.names["fc.weight"]], 0)[1]
         shape = replace(shape, target_width=max(1, columns // 3))
     if "transformer_layer_config" in config:
@@ -178,7 +178,7 @@ def _medusa(config: Mapping[str, Any], files: list[Path], told: list[str]) -> Me
 
 
 def _source(place: str, folder: Path, files: list[Path]) -> dict[str, Any]:
-    """Return what an artifact was made of: a repository and its commit, or a folder's name, and hashes."""
+    """Return what an artifact was made from: a repository and its commit, or a folder's name, and hashes."""
     hashes = {path.name: manifests.hashed(path) for path in files}
     if converted_place(folder) is not None:
         return {"name": split_revision(place)[0], "revision": folder.name, "files": hashes}

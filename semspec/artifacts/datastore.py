@@ -1,8 +1,8 @@
-"""The base class of datastores: beside config and tensors, files of any size that are memory-mapped.
+"""The base class of datastores: besides config and tensors, they have memory-mapped files of any size.
 
-Opening one looks at the headers and sizes of files of more than 256 MiB, so that it takes no longer for a
-store that is larger than memory; smaller ones are hashed. The manifest has the hashes of all: ``python -m
-semspec.artifacts verify`` and publishing check them, and a file from the Hub is hashed once, after its download.
+Opening a datastore hashes its files, but of those larger than 256 MiB it checks only headers and sizes, so that a
+store larger than memory takes no longer. The manifest has the hashes of all: ``python -m semspec.artifacts verify``
+and publishing check them, and a file from the Hub is hashed once, after its download.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Datastore(base.Artifact):
 
     @abstractmethod
     def open(self) -> Any:
-        """Map the parts; raises UserError if they do not fit the config."""
+        """Map the parts; raise UserError if they do not fit the config."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -56,7 +56,7 @@ class Datastore(base.Artifact):
                 raise UserError(f"{path} is missing: take an intact copy of the {cls.kind}")
         manifest, later = manifests.read(folder), cls.hashed_later & set(names)
         manifests.check(folder, manifest, set(names) - later, manifests.LARGEST_HASHED)
-        manifests.check(folder, manifest, later, largest=-1)  # the size alone
+        manifests.check(folder, manifest, later, largest=-1)  # only the size
         made.open()
         return made
 

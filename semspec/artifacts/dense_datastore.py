@@ -35,8 +35,8 @@ _OWN = {"model": binding.model_with("layers", "width"), "dims": integer(1, 4096)
 class DenseDatastore(datastore.Datastore):
     """States of a target over a corpus, found by likeness, with the tokens that followed each.
 
-    ``tensors`` holds ``mean`` and ``deviation`` of the states, and the principal components of what they
-    are standardised to, with their ``centre``.
+    ``tensors`` holds ``mean`` and ``deviation`` of the states, and the principal components of the
+    standardised states, with their ``centre``.
     """
 
     kind = "dense_datastore"
@@ -69,7 +69,7 @@ class DenseDatastore(datastore.Datastore):
         return Projection(**{name: tensor.numpy() for name, tensor in self.tensors.items()})
 
     def open(self, index: bool = False) -> DenseStore:
-        """Map the shards; with ``index`` also open the index, for which the first question waits."""
+        """Map the shards; with ``index`` also read the index in the background: the first search waits for it."""
         paths = [self.parts[n] for n in self.part_names(self.config) if n != INDEX]
         shards = open_shards(paths, self.config["dims"])
         for path, shard, entries in zip(paths, shards, self.config["shards"], strict=True):

@@ -56,7 +56,7 @@ class Eagle3Head(Model):
 
     @classmethod
     def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
-        """Read the tensors; a head may lack what its target has, and maps, but nothing else."""
+        """Read the tensors; a head may lack what its target has and the vocabulary maps, but nothing else."""
         there = tensor_names(folder / base.TENSORS)
         return base.read_tensors(folder, _shape(cls.own_config(folder)).layout(there))
 
@@ -93,7 +93,7 @@ class Eagle3Head(Model):
 
 
 def _shape(config: Mapping[str, Any]) -> Shape:
-    """Return the part of the head's shape in its own config; the rest depends on the target."""
+    """Return the part of the head's shape that its own config gives; the rest depends on the target."""
     width = config["hidden_size"]
     return Shape(
         width=width,

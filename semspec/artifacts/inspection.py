@@ -25,7 +25,7 @@ class Found:
 
 
 def local(place: str) -> Path:
-    """Return an existing folder for a path or embedded/NAME; raises UserError if there is none."""
+    """Return an existing folder for a path or embedded/NAME; raise UserError if there is none."""
     if place.startswith(EMBEDDED):
         return base.find(place)
     folder = Path(place).expanduser()
@@ -36,7 +36,7 @@ def local(place: str) -> Path:
 
 
 def kind_of(folder: Path) -> type[base.Artifact]:
-    """Return the kind of an artifact's or model's folder; raises UserError for any other."""
+    """Return the kind of an artifact's or model's folder; raise UserError for any other."""
     config = base.read_json(folder, "artifact")
     known = registry.plugins("artifact")
     kind = config.get("kind")
@@ -52,10 +52,10 @@ def kind_of(folder: Path) -> type[base.Artifact]:
 
 
 def seal(folder: Path) -> type[base.Artifact]:
-    """Write the manifest of a valid folder, and a card if there is none; raises UserError if invalid."""
+    """Write the manifest of a valid folder, and a card if there is none; raise UserError if invalid."""
     with os_errors_as_user_errors(folder):
         cls, manifest = kind_of(folder), folder / base.MANIFEST
-        for name in (base.CARD, base.MANIFEST):  # what a kill has left of an earlier start
+        for name in (base.CARD, base.MANIFEST):  # left by an earlier run that was killed
             (folder / f".{name}.tmp").unlink(missing_ok=True)
         if not (folder / base.CARD).exists():
             manifest.unlink(missing_ok=True)
@@ -75,7 +75,7 @@ def seal(folder: Path) -> type[base.Artifact]:
 
 
 def check(folder: Path) -> base.Artifact:
-    """Return the folder's artifact; raises UserError unless it is exactly what would be published."""
+    """Return the folder's artifact; raise UserError unless it is exactly what would be published."""
     manifest = manifests.read(folder)
     if manifest is None:
         raise UserError(f"{folder} has no {base.MANIFEST}: run python -m semspec.artifacts seal path={folder}")  # fmt: skip

@@ -51,7 +51,7 @@ class MedusaHead(Model):
 
     @classmethod
     def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
-        """Read the tensors; heads may lack their last matrices, which then are the target's."""
+        """Read the tensors; heads may lack their last matrices, and then use the target's."""
         if not any(name.count(".") == 2 for name in tensor_names(folder / base.TENSORS)):
             layout = {name: kind for name, kind in layout.items() if name.count(".") != 2}
         return base.read_tensors(folder, layout)

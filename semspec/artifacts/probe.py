@@ -69,7 +69,7 @@ class Probe(base.Artifact):
     )  # fmt: skip
     made_by = "python -m semspec.train_probe"
     tags = ("semantic-probability",)
-    listed: ClassVar[tuple[str, ...]] = ("r2", "spearman", "auroc", "ece")  # of the test's figures
+    listed: ClassVar[tuple[str, ...]] = ("r2", "spearman", "auroc", "ece")  # test figures to list
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -237,13 +237,13 @@ class Probe(base.Artifact):
             return self._checked(scores)
 
     def _guarded(self, scores: Tensor, rows: Sequence[Sequence[float]]) -> Tensor:
-        """Score steps 0 that have a token unlike any in the training data; check the scores."""
+        """Set the score to 0 for steps with a token unlike any in the training data; check the scores."""
         if beyond := [unit for unit, row in enumerate(rows) if row[0] < self.guard]:
             scores[beyond] = 0.0
         return self._checked(scores)
 
     def _checked(self, scores: Tensor) -> Tensor:
-        """Return the scores; raises UserError if one is NaN, before it decides anything."""
+        """Return the scores; raise UserError if one is NaN, before it decides anything."""
         if bool(scores.isnan().any()):
             raise UserError(
                 f"probe {self.name} scores a step with NaN: its weights overflow on this model's"

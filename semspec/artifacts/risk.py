@@ -1,9 +1,9 @@
-"""Held-out steps from which thresholds with a guarantee are taken, for a probe or the free score.
+"""Held-out steps that thresholds with a guarantee are certified on, for a probe or the free score.
 
 A probe holds such steps of its own; these are others, drawn for another data set or temperature,
-and published by themselves. The threshold depends on the risk that is asked for, so the steps
-are kept: ``accept=semantic_risk calibration=FOLDER_OR_REPO risk=0.02``. The free score of
-``accept=logprob`` belongs to no probe: its steps are kept with their lowest log-probability.
+and published separately. The threshold depends on the requested risk, so the steps themselves are
+stored: ``accept=semantic_risk calibration=FOLDER_OR_REPO risk=0.02``. The free score of
+``accept=logprob`` belongs to no probe: its steps are stored with their lowest log-probability.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Facts = Mapping[str, Any]
 class RiskCalibration(base.Artifact):
     """Scores of fresh steps with their semantic probabilities, which thresholds are certified on.
 
-    The scores are those of ``probe``, or the steps' lowest log-probabilities. ``tensors``: ``scores`` and ``semantic`` [steps], ``groups`` [steps] (problem numbers).
+    The scores are those of ``probe``, or the steps' lowest log-probabilities. ``tensors``: ``scores`` and ``semantic``
+    [steps], ``groups`` [steps] (problem numbers).
     """
 
     kind = "risk"
@@ -53,7 +54,7 @@ class RiskCalibration(base.Artifact):
     def of(cls, probe: Probe, columns: Columns, metrics: Facts, how: Facts | None = None) -> Self:
         """Build the calibration of a probe, bound to the same model, split and temperature.
 
-        ``how`` the steps were drawn: temperature, top_k, top_p, min_p, and the draft that wrote them.
+        ``how`` says how the steps were drawn: temperature, top_k, top_p, min_p, and the draft that wrote them.
         """
         drawn = {"temperature": probe.config["temperature"]["sampled"]} | dict(how or {})
         by = {"probe": {"name": probe.name, "digest": probe.digest}}
@@ -65,7 +66,7 @@ class RiskCalibration(base.Artifact):
     ) -> Self:
         """Build the calibration of the free score of a target's steps; ``how`` as in ``of``.
 
-        With a column ``drafts``, the draft's own lowest log-probabilities, it is one of a cascade.
+        A column ``drafts``, the draft's own lowest log-probabilities, makes it the calibration of a cascade.
         """
         score = "cascade" if "drafts" in columns else "logprob"
         return cls._of({"score": score}, binding.of(model), split, columns, metrics, how)
@@ -122,7 +123,7 @@ class RiskCalibration(base.Artifact):
 
     @property
     def cascade(self) -> tuple[list[float], list[float], list[float], list[int]]:
-        """Return the draft's scores, too, before the others; raise UserError for another calibration."""
+        """Return the draft's scores, then ``columns``; raise UserError unless it is a cascade's calibration."""
         if self.config.get("score") != "cascade":
             raise UserError(
                 f"risk calibration {self.name} has no scores of the draft model: make one with"

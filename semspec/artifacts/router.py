@@ -1,7 +1,7 @@
 """A router of ``accept=arbitrage``: predicts from the draft's states over its step whether the target's would be better.
 
 It is a ``Probe`` of the draft model with another label: 1 where the target's advantage, the mean score of the steps
-that it wrote in the same context less the score of the drafted one, is above a margin. It belongs to a pair of models.
+that it wrote in the same context minus the score of the drafted one, is above a margin. It belongs to a pair of models.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from semspec.registry import register
 from semspec.storage.json_schema import record
 
 MARGIN = {"type": "number", "minimum": -1, "maximum": 1}
-NAMED = ("id", "revision", "fingerprint", "tokenizer")  # nothing is read of the target
+NAMED = ("id", "revision", "fingerprint", "tokenizer")  # a router reads no states of the target
 
 
 @register("artifact", "router")
@@ -80,5 +80,5 @@ class Router(Probe):
 
 
 def named(model: ModelFacts) -> dict[str, Any]:
-    """Describe a model of which nothing is read, for a config."""
+    """Describe a model for a config if none of its states are read."""
     return {name: value for name, value in binding.of(model).items() if name in NAMED}

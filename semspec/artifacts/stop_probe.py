@@ -1,6 +1,6 @@
 """A head of ``stop=probe``: predicts from the target's states at the end of a step whether the thinking is enough.
 
-It is a ``Probe`` with another question. Its label is 1 where the target, made to answer there, gave the right answer.
+It is a ``Probe`` with another label: 1 where the target, forced to answer there, gave the right answer.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class StopProbe(Probe):
         {
             "role": {"enum": ["target"]},
             **COMMON,
-            # what the states are pooled over: the step, or the beginning of an answer behind it
+            # what the states are pooled over: the step, or the beginning of an answer after it
             "features": record(**FEATURES, span={"enum": list(SPANS)}),
-            # how the thinking was closed, and the answer begun, where the labels are from
+            # how the thinking was closed and the answer begun to get the labels
             "stop": mapping({"type": "string", "maxLength": 4096}) | {"required": ["words", "answer"]},
             "metrics": {
                 "type": "object",

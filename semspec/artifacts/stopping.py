@@ -1,7 +1,7 @@
-"""Thinking that was watched to its natural end, from which thresholds of a stopper are certified.
+"""Thinking that was watched to its natural end, on which thresholds of a stopper are certified.
 
-At every end of a step stands the stopper's score and whether the answer forced there was right; of each problem,
-whether the natural one was. The threshold depends on the risk that is asked for, so the trials are kept:
+For every end of a step it has the stopper's score and whether the answer forced there was right; for each problem,
+whether the natural answer was. The threshold depends on the requested risk, so the trials themselves are stored:
 ``stop=eat calibration=FOLDER_OR_REPO risk=0.02``.
 """
 
@@ -55,7 +55,7 @@ class StopCalibration(base.Artifact):
         how: Mapping[str, Any],
         metrics: Mapping[str, float | None],
     ) -> Self:
-        """Keep watched problems; ``how`` they were written: split, rule, temperature and the rest."""
+        """Store watched problems; ``how`` says how they were written: split, rule, temperature and the rest."""
         data = dict(how)
         split, rule, temperature = (data.pop(name) for name in ("split", "rule", "temperature"))
         trials = [trial for one in problems for trial in one.trials]
@@ -104,7 +104,7 @@ class StopCalibration(base.Artifact):
 
     @property
     def budget(self) -> int:
-        """Return the tokens that thinking and answer had; raise UserError where that was not noted."""
+        """Return the token budget of thinking and answer; raise UserError if it was not recorded."""
         noted = self.config["data"].get("max_new_tokens")
         if not isinstance(noted, int) or noted < 1:
             raise UserError(
@@ -130,7 +130,7 @@ class StopCalibration(base.Artifact):
 
     @classmethod
     def example(cls) -> Self:
-        """Four problems of three steps; what is answered early is wrong, and scored so."""
+        """Return four problems of three steps; the answer after the first step is wrong, and its score low."""
         steps = [(10, 0.1, False), (20, 0.6, True), (30, 0.99, True)]
         one = Watched([Trial(*step) for step in steps], True, 40)
         how = {"split": "paragraph", "rule": "logprob", "temperature": 0.6}

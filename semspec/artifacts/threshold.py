@@ -1,7 +1,7 @@
 """A threshold of the free score, measured on a pair without labels, with the steps it comes from.
 
-``accept=logprob`` makes one at the start of a run and takes it again in the next (``semspec.rules.logprob``). It
-guarantees nothing: ``semspec.calibrate_risk score=logprob`` makes what does (``semspec.artifacts.risk``).
+``accept=logprob`` makes one at the start of a run and reuses it in the next (``semspec.rules.logprob``). It guarantees
+nothing; the calibration that ``semspec.calibrate_risk score=logprob`` makes does (``semspec.artifacts.risk``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MeasuredThreshold(base.Artifact):
             "measured": {"type": "object"},
             "split": binding.SPLIT,
             "threshold": {"type": "number", "maximum": 0},
-            "score_temperature": binding.DEGREES,  # that log-probabilities are at; without it: 1
+            "score_temperature": binding.DEGREES,  # of the log-probabilities; without it: 1
             "metrics": record(
                 **dict.fromkeys(("own_rejected", "accepted", "doubtful"), binding.DEGREES)
             ),
@@ -55,7 +55,7 @@ class MeasuredThreshold(base.Artifact):
         how: Mapping[str, Any] | None = None,
         temperature: float = 1.0,
     ) -> Self:
-        """Choose the threshold from steps, whose scores are at a temperature, and keep both."""
+        """Choose the threshold from steps' scores, which are at ``temperature``, and store both."""
         chosen = choose(own, drafted, temperature=temperature)
         columns = {"own": torch.tensor(own), "drafted": torch.tensor(drafted)}
         config = cls.config_of(
@@ -81,12 +81,12 @@ class MeasuredThreshold(base.Artifact):
         if not (len(own) and len(drafted)):
             raise ValueError("it holds no steps")
         for name in COLUMNS:
-            if not bool((self.tensors[name] <= 0).all()):  # not a number is refused, too
+            if not bool((self.tensors[name] <= 0).all()):  # refuses NaN, too
                 raise ValueError(f"{name} holds what is no log-probability")
 
     @property
     def chosen(self) -> Chosen:
-        """Return the threshold and its figures as they were chosen."""
+        """Return the threshold and its figures, as ``choose`` returned them."""
         metrics = self.config["metrics"]
         own, drafted = (len(self.tensors[name]) for name in COLUMNS)
         temperature = self.config.get("score_temperature", 1.0)

@@ -94,7 +94,7 @@ def upload(
 
 
 def _with_owner(api: HfApi, repo: str, token: str | None) -> str:
-    """Complete ``name`` to ``user/name``; raises UserError if nobody is logged in."""
+    """Complete ``name`` to ``user/name``; raise UserError if nobody is logged in."""
     from huggingface_hub.errors import LocalTokenNotFoundError
 
     if "/" in repo:

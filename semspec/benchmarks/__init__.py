@@ -1,1 +1,1 @@
-"""Problems and their grading: one file for one benchmark."""
+"""Problems and their grading: one file per benchmark."""

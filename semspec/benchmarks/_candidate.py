@@ -197,7 +197,7 @@ class EndedError(Exception):
 
 
 class Other:
-    """A result that is not of a basic type: it may have elements, and equals nothing."""
+    """A result of a type that is not basic: it may have elements, and equals nothing."""
 
     def __init__(self, items: list[Any] | None) -> None:
         self.items = items

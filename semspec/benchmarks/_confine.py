@@ -1,4 +1,4 @@
-"""Grade a program that a model wrote in confined processes; ``_candidate.py`` is what they run."""
+"""Grade a program that a model wrote, in confined processes that run ``_candidate.py``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run_program(
         finally:
             os.close(reading)
             for process in processes:
-                # with its children, if it was not confined; it may have ended by now
+                # with its children, if it was not confined; it may have ended already
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -86,7 +86,7 @@ def _start(
     folder: str, stdin: int, stdout: int = subprocess.DEVNULL, *kept: int
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        # -I: no variables, no user's packages; -S: the standard library and nothing else
+        # -I: no environment variables, no packages of the user; -S: only the standard library
         [sys.executable, "-I", "-S", "-B", str(CANDIDATE), str(os.getpid()), *map(str, kept)],
         stdin=stdin,
         stdout=stdout,

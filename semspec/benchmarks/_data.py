@@ -113,7 +113,7 @@ def in_turn(tables: Iterable[Iterable[tuple[str, Any]]]) -> rows.Rows:
 
 
 def pick(where: str, row: Row, *names: str) -> Any:
-    """Return the first of these columns that the row has; raises UserError if it has none."""
+    """Return the first of these columns that the row has; raise UserError if it has none."""
     for name in names:
         value = row.get(name)
         if value is not None and value != "":

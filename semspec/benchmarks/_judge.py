@@ -1,7 +1,7 @@
 """Benchmarks of open questions without a gold answer: speed and text, optionally rated by a judge.
 
-The judge is any server with OpenAI's chat completions (``judge=http://127.0.0.1:8000/v1``). It is
-asked for a rating from 1 to 10, which is reported beside pass@1 and does not count as one.
+The judge is any server with OpenAI's chat completions (``judge=http://127.0.0.1:8000/v1``). It gives
+a rating from 1 to 10, which is reported next to pass@1 and does not count towards it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Decide if two answers mean the same, in a process of its own that may be killed.
+"""Decide if two answers mean the same, in a separate process that may be killed.
 
-Reads one JSON line ``[gold, answer]`` at a time and writes ``true`` or ``false``. Some expressions
-(``9^{9^{9^9}}``) keep sympy busy for ever, and a thread cannot be stopped; the caller kills
-this process instead. Started by ``_grading.py`` as a script, without semspec.
+It reads one JSON line ``[gold, answer]`` at a time and writes ``true`` or ``false``. Some expressions
+(``9^{9^{9^9}}``) keep sympy busy forever, and a thread cannot be stopped; the caller kills this
+process instead. ``_grading.py`` starts it as a script, without semspec.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import resource
 import sys
 
-MEMORY = 4 << 30  # bytes; a runaway power eats memory before time
+MEMORY = 4 << 30  # bytes; a runaway power uses up memory before time
 
 _WORDS = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _SPACES = re.compile(r"\\[!,;: ]|\\q?quad(?![a-z])|~|\s+")
@@ -62,7 +62,7 @@ def _trimmed(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Remove markup that changes only the looks."""
+    """Remove markup that changes only the appearance."""
     text = text.replace("\\$", "").replace("$", "").replace("\\left", "").replace("\\right", "")
     text = re.sub(r"\\[dtc]frac(?![a-z])", r"\\frac", text)
     text = _WORDS.sub(lambda m: m[1], text)

@@ -1,7 +1,7 @@
 """CodeEditorBench: programs to debug, translate, optimise and adapt (Guo 2024).
 
-Its own judge compiles C++, Java and Python in a container; here it serves for speed and text only:
-answers repeat most of the program that they edit.
+Its own judge compiles C++, Java and Python in a container; here it is used for speed and text only.
+Answers repeat most of the program that they edit.
 """
 
 from __future__ import annotations

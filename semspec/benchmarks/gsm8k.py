@@ -1,4 +1,4 @@
-"""GSM8K: word problems of primary school with a number as answer (Cobbe 2021)."""
+"""GSM8K: word problems of primary school whose answer is a number (Cobbe 2021)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from semspec.storage import dataset_rows as rows
 MARK = "####"  # stands before the final number
 TRAIN = ("main/train-*.parquet", "train.jsonl")
 ASK = "Question: {question}\nLet's think step by step\nAnswer:"  # ARC-Decode's, with shots
-_CALCULATION = re.compile(r"<<[^<>]*>>")  # of the data set's calculator, within a solution
+_CALCULATION = re.compile(r"<<[^<>]*>>")  # the data set's calculator notes within a solution
 
 
 @register("benchmark", "gsm8k")
@@ -70,7 +70,7 @@ class Gsm8k(MathBenchmark):
 
 
 def _solution(where: str, row: Row) -> tuple[str, str]:
-    """Return how a row's problem is solved, and its number; raise UserError without a mark between them."""
+    """Return a row's solution and its final number; raise UserError if no ``MARK`` separates them."""
     solution, mark, answer = str(pick(where, row, "answer")).rpartition(MARK)
     if not mark:
         raise UserError(f"{where}: the answer has no '{MARK}' before its number")

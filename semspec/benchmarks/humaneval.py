@@ -1,4 +1,4 @@
-"""HumanEval: Python functions from their docstring, judged by unit tests (Chen 2021)."""
+"""HumanEval: write Python functions from their docstrings, judged by unit tests (Chen 2021)."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def written_code(text: str, entry: str) -> tuple[str, str] | None:
     """Return the code of the blocks before the answer, and the block of Python that is the answer.
 
     The answer is the last block that defines the function: examples and outputs may follow. A block
-    that is cut off by the end of the text counts if no whole one defines the function, and the last
-    whole block counts if none does. Returns None if there is none.
+    that is cut off by the end of the text counts if no whole block defines the function, and the last
+    whole block counts if none at all does. Returns None if no block counts.
     """
     found = _BLOCK.findall(text.replace("\r\n", "\n"))
     blocks = [(code, bool(end)) for heading, code, end in found if _PYTHON.fullmatch(heading)]

@@ -36,7 +36,7 @@ class Synthetic(Benchmark):
             raise UserError("benchmark.domains is empty: give at least one, such as [residues]")
 
     def problems(self) -> Iterator[BenchmarkProblem]:
-        """Yield problems without end, from the domains in turn, each drawn from a seed of its own."""
+        """Yield endless problems from the domains in turn, each drawn from a seed of its own."""
         for number, name in enumerate(cycle(self.domains)):
             problem = KINDS[name].make(random.Random(f"{self.seed} {name} {number}"))
             yield BenchmarkProblem(f"{name}-{number:04d}", problem.question, problem.answer)

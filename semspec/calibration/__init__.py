@@ -1,1 +1,1 @@
-"""Thresholds with guarantees: one file for each kind of calibration."""
+"""Choose thresholds, with guarantees where labels allow: one file per kind of calibration."""

@@ -1,7 +1,7 @@
 """ARC-Decode's calibration (algorithm 1): from measured pairs of tokens to the constants of the bound.
 
-A pair is the likeliest and another token at one place of a text, with the divergence between the target's
-next steps after the one and after the other. ``COLUMNS`` names the columns of the measurements.
+A pair is the likeliest token and another one at the same place of a text, with the divergence between the
+target's next steps after each of them. ``COLUMNS`` names the columns of the measurements.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Quantiles:
 
     @property
     def share(self) -> float:
-        """The share of values that may lie beyond one quantile.
+        """Return the share of values that may lie beyond one quantile.
 
         Corollary (ii): over T positions P(some JS > tau) <= T (delta_1 + delta_2), in equal parts here.
         """
@@ -208,9 +208,8 @@ def certified(
 ) -> Certified:
     """Certify the largest U with P(JS > ``js`` | U is at most that) <= ``risk``; ``threshold`` is -U.
 
-    It relies on the measured divergences, by learn-then-test (see ``risk``): the bound's promise plays no
-    part, it only orders the tokens. One pair of each text is used, any of them. Raise UserError if no
-    threshold can be certified.
+    It relies on the measured divergences alone, by learn-then-test (see ``risk``); the bound only orders the
+    tokens. One pair of each text is used, chosen at random. Raise UserError if no threshold can be certified.
     """
     u = bounds(_column(pairs, "distance"), _column(pairs, "margin"), by)
     groups = [int(g) for g in _column(pairs, "group").tolist()]
@@ -222,7 +221,7 @@ def certified(
 
 
 def vacuous(tau: float) -> str | None:
-    """Return the warning for a budget that promises nothing, else None."""
+    """Return a warning if the budget ``tau`` promises nothing, else None."""
     if tau <= LARGEST_JS:
         return None
     return (

@@ -1,10 +1,10 @@
-"""Two thresholds, so that of the steps that pass either of them few are ones that the target would not write.
+"""Choose two thresholds such that few steps that pass either of them are ones that the target would not write.
 
-A step is *settled* where the draft's own score reaches ``sure``; the target scores the others alone. For a share of settled
-steps, ``sure`` is a quantile of the draft's scores, and the cascade has one score left: settled steps come first, all
-together, then the others by the target's score. Its threshold is certified as any other (``calibration.risk``), over all
-accepted steps, settled or not. Several shares are tried, each at its part of delta, so that any of those that are
-certified may be taken; no label is looked at before the shares, the quantiles and the order of the steps are fixed.
+A step is *settled* if the draft's own score reaches ``sure``; the target scores only the others. For a given share of
+settled steps, ``sure`` is a quantile of the draft's scores, and the cascade has one score left: settled steps come first,
+all tied, then the others by the target's score. Its threshold is certified like any other (``calibration.risk``), over all
+accepted steps, settled or not. Several shares are tried, each at its part of delta, so that any certified one may be
+taken; no label is looked at before the shares, the quantiles and the order of the steps are fixed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from semspec.calibration.risk import certify
 from semspec.errors import UserError
 
-SHARES = (0.9, 0.75, 0.5, 0.25)  # of the steps, settled by the draft's score; and none at all
+SHARES = (0.9, 0.75, 0.5, 0.25)  # of the steps, to settle by the draft's score; 0 is tried, too
 SETTLED = 1.0  # above every log-probability
-# passes that the target makes to write a rejected step, for one to read a step: which certified share is taken depends
-# on it, what it guarantees does not
+# cost of writing a rejected step, in passes that read a step: which certified share is taken depends on it, the
+# guarantee does not
 WRITES = 16.0
 
 
@@ -29,14 +29,14 @@ class CertifiedCascade:
     sure: float  # of the draft; above 0: it settles nothing
     threshold: float  # of the target; above 0: it accepts nothing that is not settled
     settled: float  # share of the calibration's steps
-    accepted: float  # likewise, settled ones included
-    steps: int  # accepted ones that were looked at, one of each problem
-    wrong: int  # of these, below m
+    accepted: float  # share of the calibration's steps, settled ones included
+    steps: int  # accepted steps that were tested, one of each problem
+    wrong: int  # of these, below ``least``
     bound: float  # upper confidence bound of the risk
 
     @property
     def work(self) -> float:
-        """Return the passes of the target for a step, about: reading, and writing what is rejected."""
+        """Return about how many passes the target makes per step, to read it and to write it if rejected."""
         return 1 - self.settled + WRITES * (1 - self.accepted)
 
 
@@ -79,7 +79,7 @@ def certify_cascade(
 
 
 def quantile_above(values: Sequence[float], share: float) -> float:
-    """Return the value that this share of all values reaches, at most; above all of them where none may."""
+    """Return a value that at most this share of the values reaches; one above all if none may."""
     count = int(share * len(values))
     ordered = sorted(values, reverse=True)
     while count and count < len(ordered) and ordered[count] == ordered[count - 1]:

@@ -1,13 +1,13 @@
-"""A threshold on a score, so that accepted steps are seldom ones that the target would not write.
+"""Certify a threshold on a score, so that accepted steps are seldom ones that the target would not write.
 
-The guarantee: P(semantic probability of a step < m | the step is accepted) <= risk, with confidence
+The guarantee: P(semantic probability of a step < least | the step is accepted) <= risk, with confidence
 1 - delta over the draw of the calibration set. Learn-then-test (Angelopoulos et al. 2021) with
 fixed-sequence testing: thresholds are tried from the strictest to the most lenient, each is certified
 by an exact binomial bound (Clopper-Pearson) on the steps it accepts, and the first that fails ends the
-sequence, so no correction for the number of thresholds is due. A sequence that begins early ends at the
-first wrong step, one that begins late may skip the good thresholds: there are three, each at a third of
-delta. Their beginnings are fixed before any label is looked at. One step of each problem is used, any
-of them: steps of the same problem are not independent, and its first ones are not like the others.
+sequence, so no correction for the number of thresholds is needed. A sequence that begins early ends at
+the first wrong step, and one that begins late may skip the good thresholds; so there are three, each at a
+third of delta. Their beginnings are fixed before any label is looked at. One step of each problem is
+used, at random: steps of one problem are not independent, and its first ones differ from the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Certified:
 
     threshold: float
     steps: int  # of the calibration set that it accepts
-    wrong: int  # of these, below m
+    wrong: int  # of these, below ``least``
     bound: float  # upper confidence bound of the risk
 
 
@@ -51,7 +51,7 @@ def certify(
     """Return the most lenient certified threshold; raise UserError if there is none."""
     given = list(zip(scores, semantic, groups, strict=True))
     rows: dict[int, tuple[float, float]] = {}
-    # one step of each group, the first in an order that is always the same
+    # one step of each group, the first in a fixed random order
     for at in torch.randperm(len(given), generator=torch.Generator().manual_seed(0)).tolist():
         score, true, group = given[at]
         rows.setdefault(group, (score, true))

@@ -1,11 +1,11 @@
-"""Thresholds for a stopper, so that a stop seldom changes a right answer into a wrong one.
+"""Certify thresholds for a stopper, so that a stop seldom changes a right answer into a wrong one.
 
-The guarantee: P(the natural answer is right and the one behind a stop is wrong) <= risk, over problems like those
+The guarantee: P(the natural answer is right and the one after a stop is wrong) <= risk, over problems like those
 of the calibration, with confidence 1 - delta over their draw. Learn-then-test (Angelopoulos et al. 2021) as in
 ``calibration.risk``, with the loss of Conformal Thinking: thresholds are tried from the strictest to the most
-lenient, each is certified by an exact binomial bound (Clopper-Pearson) over all problems, and the first that fails ends the
-sequence, so no correction for their number is due. The grid is fixed, whatever the scores are, and the loss need not grow
-along it. ``semspec.decoding.hopeless`` has the lower threshold, which shares the risk with this one.
+lenient, each is certified by an exact binomial bound (Clopper-Pearson) over all problems, and the first that fails ends
+the sequence, so no correction for their number is needed. The grid is fixed, whatever the scores are, and the loss need
+not grow along it. ``semspec.decoding.hopeless`` has the lower threshold, which shares the risk with this one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def certifiable(stop: Any) -> bool:
 
 
 def described_stop(stop: Any) -> dict[str, Any]:
-    """Describe a stopper: a threshold holds for the score of these options alone."""
+    """Return the name and the options that a stopper's score depends on: a threshold holds only for these."""
     names = [one.name for one in fields(stop) if one.name not in APART]
     return {
         "name": registry.name_of(stop),
@@ -67,7 +67,7 @@ class Watched:
     thought: int  # tokens of the whole thinking
 
     def stopped(self, threshold: float, floor: Floor | None = None) -> tuple[bool, int]:
-        """Return whether a stop by these thresholds does harm, and the tokens of the thinking that are left."""
+        """Return whether a stop by these thresholds does harm, and how many tokens of thinking it keeps."""
         judge = Judge(threshold, floor)
         for trial in self.trials:
             if judge.closes(trial.thought, trial.score):
@@ -97,9 +97,9 @@ def certify(
 ) -> CertifiedStop:
     """Return the most lenient certified thresholds; raise UserError if there are none.
 
-    ``hopeless`` is the share of the risk that may be spent on giving problems up, whose thinking has ``budget`` tokens.
-    Each threshold is certified as if it were alone, at half of delta. Together they do no more harm than the sum: a
-    problem that both would stop is stopped by the one that comes first, as that one alone would have.
+    ``hopeless`` is the share of the risk that may be spent on giving up problems; ``budget`` is that of their thinking,
+    in tokens. Each threshold is certified on its own, at half of delta. Together they do no more harm than the sum of
+    both: a problem that both would stop is stopped by the first of them, as that one alone would do.
     """
     share = delta / 2 if hopeless else delta
     way = ", or leave stop.hopeless= out" if hopeless else ""
@@ -122,9 +122,10 @@ def certify(
 def _lower(
     problems: Sequence[Watched], risk: float, delta: float, budget: int
 ) -> CertifiedStop | float:
-    """Return the certified lower threshold that saves most, or the lowest bound where none is certified.
+    """Return the certified lower threshold that saves most, or the lowest bound if none is certified.
 
-    A sequence for each place where the threshold rises, each at its share of delta: all that they certify holds at once.
+    There is one sequence for each place where the threshold rises, each at its share of delta, so that everything they
+    certify holds at once.
     """
     found = [
         _certified(
@@ -147,7 +148,7 @@ def _certified(
     delta: float,
     sequence: Iterable[tuple[float, Floor | None]],
 ) -> CertifiedStop | float:
-    """Return the last thresholds before the first that fail, or the first one's bound where that fails at once."""
+    """Return the last thresholds before the first that fail; if none pass, the bound of the first."""
     found: CertifiedStop | None = None
     for threshold, floor in sequence:
         harmed, saved = outcome(problems, threshold, floor)

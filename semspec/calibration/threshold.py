@@ -1,9 +1,10 @@
 """Choose a threshold of the free score from unlabelled steps, so that drafted steps are held to the target's own.
 
-Two samples of one run's contexts: the lowest log-probability of a step that the target wrote, and of one that was
-drafted. A target seldom writes a step below its own low quantile, so a drafted step below it is unlike what it
-writes, and nothing is lost by writing it anew. This asks no truth of any step, and promises none: what a target that
-errs finds likely is accepted, as it would have written it itself. ``semspec.calibration.risk`` has the guarantee.
+It takes two samples from one run's contexts: the lowest log-probability of each step that the target wrote, and of each
+that was drafted. A target seldom writes a step below a low quantile of its own steps, so a drafted step below it is
+unlike what the target writes, and nothing is lost by writing it anew. This needs no labels and promises no truth: a wrong
+step that the target finds likely is accepted, as the target might have written it itself. ``semspec.calibration.risk``
+has the guarantee.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 OWN_REJECTED = 0.02  # of the target's own steps, the share that the threshold may reject (docs/measurements/thresholds.md)
 DELTA = 0.05
-FEWEST = 40  # steps of each kind; from fewer the quantile is a guess
+FEWEST = 40  # steps of each kind; with fewer the quantile is a guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,13 @@ class Chosen:
 
     @property
     def at_most(self) -> float:
-        """Return what ``doubtful`` may be at most, given so few steps."""
+        """Return the most that ``doubtful`` may be, given the number of steps."""
         counts = self.own_steps, self.drafted_steps
         return min(1.0, self.doubtful + uncertainty(*counts))
 
 
 def enough(own: Sequence[float], drafted: Sequence[float]) -> bool:
-    """Say if there are steps enough to choose from."""
+    """Return whether there are enough steps to choose from."""
     return min(len(own), len(drafted)) >= FEWEST
 
 
@@ -66,8 +67,8 @@ def choose(
 def doubtful(own: Sequence[float], drafted: Sequence[float], threshold: float) -> float:
     """Estimate which share of the accepted drafted steps is less likely than the target's own accepted ones.
 
-    The largest excess of drafted steps below any score, as shares of what the threshold accepts of both (the one-sided
-    Kolmogorov-Smirnov distance): so many of them would have to be others for both to look alike.
+    This is the largest excess of drafted steps below any score, in shares of the accepted steps of either kind (the
+    one-sided Kolmogorov-Smirnov distance): that share would have to be replaced for both kinds to look alike.
     """
     ours, theirs = (sorted(x for x in scores if x >= threshold) for scores in (own, drafted))
     if not (ours and theirs):
@@ -80,7 +81,7 @@ def doubtful(own: Sequence[float], drafted: Sequence[float], threshold: float) -
 
 
 def uncertainty(own_steps: int, drafted_steps: int) -> float:
-    """Return what ``doubtful`` may miss by chance, with a confidence of 95 %, of independent steps."""
+    """Return how far ``doubtful`` may be off by chance, with 95 % confidence, for independent steps."""
     return math.sqrt(math.log(1 / DELTA) / 2 * (1 / own_steps + 1 / drafted_steps))
 
 

@@ -1,1 +1,1 @@
-"""Drafters propose tokens: one file for each."""
+"""Drafters, one per file: each proposes tokens."""

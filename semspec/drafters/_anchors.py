@@ -1,4 +1,4 @@
-"""Positions of a context whose continuation may be reused: by token, and by tokens like it."""
+"""Find positions of a context whose continuation may be reused: those of a token, or of similar tokens."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ NOWHERE: Positions = array("q")
 
 
 class Anchors:
-    """Where each token stands with a token after it, and one before it whose state ranks it."""
+    """The positions of each token that have a token after them, and one before, whose state ranks them."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []  # all different tokens, in the order in which they came
-        self._numbers: dict[int, int] = {}  # of a token: where it is in ``tokens``
-        self._positions: list[Positions] = []  # by number
-        self._newest = array("q")  # the last of each of these
+        self._numbers: dict[int, int] = {}  # token -> its index in ``tokens``
+        self._positions: list[Positions] = []  # by that index
+        self._newest = array("q")  # the last position, by that index
         self._known = 1
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """Reads what was appended since the last call."""
+        """Index what was appended since the last call."""
         for position in range(self._known, len(tokens) - 1):
             token = tokens[position]
             number = self._numbers.setdefault(token, len(self.tokens))
@@ -40,15 +40,15 @@ class Anchors:
         self._known = max(self._known, len(tokens) - 1)
 
     def at(self, token: int, newest: int) -> Positions:
-        """The ``newest`` positions of a token at most, in ascending order."""
+        """Return at most the ``newest`` last positions of a token, in ascending order."""
         number = self._numbers.get(token)
         return NOWHERE if number is None else self._positions[number][-newest:]
 
     def of(self, numbers: Positions, newest: int) -> Positions:
-        """Positions of the tokens with these numbers, one token after the other: the ``newest`` in all.
+        """Return the ``newest`` last positions of the tokens with these numbers, grouped by token.
 
-        Whatever their count: a token whose own newest place is older than those of as many others
-        has none among them, so that it is not looked at.
+        However many tokens there are, positions are collected for at most ``newest`` of them: a
+        token is skipped if that many others have a later last position.
         """
         if len(numbers) > newest:
             which = np.frombuffer(numbers, np.int64)
@@ -64,37 +64,37 @@ class Anchors:
 
 
 def _newest_of(places: NDArray[np.int64], count: int) -> NDArray[np.bool]:
-    """Tell which of the places are among the newest."""
+    """Return which of the places are among the newest."""
     among: NDArray[np.bool] = places >= np.partition(places, -count)[-count]
     return among
 
 
 class Neighbours:
-    """Tokens of the memory whose embeddings are like those of others.
+    """Finds the known tokens whose embeddings are similar to a token's.
 
-    Embeddings are read once a token; a token is compared once with each other one.
+    Each embedding is read once, and each pair of tokens is compared once.
     """
 
     def __init__(self, threshold: float, width: int) -> None:
         self.threshold = threshold
         self._sketch = Sketch(width)
         self._rows: dict[int, NDArray[np.float32]] = {}
-        self._table = np.zeros((0, 0), np.float32)  # row i: the i-th token of the memory
-        self.filled = 0  # tokens of the memory that are in it
-        self._found: dict[int, Positions] = {}  # what in the memory is like a token, by number
-        self._compared: dict[int, int] = {}  # tokens of the memory that it was compared with
+        self._table = np.zeros((0, 0), np.float32)  # row i: the i-th known token
+        self.filled = 0  # known tokens in the table
+        self._found: dict[int, Positions] = {}  # token -> indices of the known tokens like it
+        self._compared: dict[int, int] = {}  # token -> number of known tokens it was compared with
 
     def like(
         self, context: Context, kit: Kit, queries: Sequence[int], known: Sequence[int]
     ) -> Plan[list[Positions]]:
-        """For each query, where in ``known`` tokens are whose cosine with it reaches the threshold.
+        """Return for each query the indices in ``known`` of tokens whose cosine reaches the threshold.
 
-        AdaPLD, equation 4. ``known`` may only grow, and what is handed out is only to be read.
+        AdaPLD, equation 4. ``known`` may only grow; the caller must not change what is returned.
         """
         yield from self.learn(context, kit, known)
         yield from self._load(context, kit, queries)
-        # those that were compared before lack a few tokens each: one product for all of these, and
-        # one with the whole memory for the new ones alone
+        # queries that were compared before lack only a few tokens: one product for all of these,
+        # and one with all known tokens for the new queries
         behind: dict[int, list[int]] = {}
         for token in dict.fromkeys(queries):
             count = self._compared.get(token, 0)
@@ -105,7 +105,7 @@ class Neighbours:
         return [self._found[token] for token in queries]
 
     def learn(self, context: Context, kit: Kit, known: Sequence[int]) -> Plan[None]:
-        """Takes up what ``known`` has gained, so that later comparisons find it there."""
+        """Add the new tokens of ``known`` to the table, so that later comparisons find them."""
         if self.filled == len(known):
             return
         for start in range(self.filled, len(known), CHUNK):
@@ -123,7 +123,7 @@ class Neighbours:
         alike: NDArray[Any] = self._table[start : len(known)] @ asked >= self.threshold
         found = [self._found.setdefault(token, array("q")) for token in tokens]
         rows, columns = alike.nonzero()
-        if rows.size:  # there may be thousands
+        if rows.size:  # there may be thousands of hits
             rows += start
             for column, own in enumerate(found):
                 new = rows[(columns == column) & (rows >= counts[column])]
@@ -131,7 +131,7 @@ class Neighbours:
         self._compared.update(dict.fromkeys(tokens, len(known)))
 
     def _load(self, context: Context, kit: Kit, tokens: Sequence[int]) -> Plan[None]:
-        """Reads the embeddings that are still unknown; the target runs no pass for it."""
+        """Read the embeddings that are still unknown; the target runs no pass for it."""
         if not (missing := [token for token in dict.fromkeys(tokens) if token not in self._rows]):
             return
         own = context, kit.sampling, kit.rng

@@ -1,13 +1,13 @@
-"""A suffix automaton that grows with a text: its longest repeated suffix, and where it last was.
+"""Suffix automaton of a growing text: finds its longest repeated suffix, and where that last occurred.
 
-Blumer et al. 1985; online construction with constant amortised work for a token. A state stands for
-all substrings that end at the same places; its link leads to the longest of their suffixes that ends
-at more of them. The states that hold suffixes of the whole text are therefore the way along links
-from the newest state to the root, and the longest suffix that was there before is one step along it.
+Blumer et al. 1985; online construction with constant amortised work per token. A state stands for
+all substrings that end at the same positions; its link leads to the longest of their suffixes that
+ends at more positions. The states that hold suffixes of the whole text are therefore the path along
+links from the newest state to the root; the longest suffix that occurred before is one step along it.
 
-Which of its earlier places is the *newest* would take a walk along all of that way for every token.
-It is walked for suffixes of up to ``longest`` tokens alone: that many steps at most, however long the
-text, and matches are not longer either.
+Finding the *newest* earlier occurrence would take a walk along the whole path for every token. Only
+the part for suffixes of up to ``longest`` tokens is walked: at most that many steps, however long the
+text. Matches are not longer, either.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ ROOT = 0
 
 
 class SuffixAutomaton:
-    """All substrings of a text that is appended to."""
+    """All substrings of a growing text."""
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
         self.size = 0  # tokens of the text
-        self.match: Match | None = None  # of the text's own end with an earlier place
+        self.match: Match | None = None  # of the text's end with an earlier place
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]  # of the longest substring of a state
-        self._newest = [0]  # what follows its last place; exact as far as ``longest`` reaches
+        self._newest = [0]  # position after its last occurrence; exact up to ``longest`` tokens
         self._whole = ROOT  # the state of the whole text
         self._tail = ROOT  # the state of its last ``longest`` tokens
 
@@ -56,7 +56,7 @@ class SuffixAutomaton:
             self._look_back(token)
 
     def _split(self, state: int, before: int, token: int) -> int:
-        """Gives its shorter substrings a state of their own: they have come to end here as well."""
+        """Move a state's shorter substrings, which now end here as well, to a new state; return that."""
         following, link = self._next, self._link
         length = self._length[before] + 1
         shorter = self._state(dict(following[state]), link[state], length, self._newest[state])
@@ -67,7 +67,7 @@ class SuffixAutomaton:
         return shorter
 
     def _look_back(self, token: int) -> None:
-        """The longest suffix that was there before, and where; then it is here."""
+        """Find the longest suffix that occurred before, and where; then record that it is here."""
         link, length, newest = self._link, self._length, self._newest
         if self.size <= self.longest:
             self._tail = self._whole

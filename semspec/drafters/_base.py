@@ -1,4 +1,4 @@
-"""The defaults of a drafter, and the checks that follow from what it declares."""
+"""Defaults for drafters, and the setup checks that follow from what a drafter declares."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class DrafterBase(Plugin):
 def rows_of(
     context: Context, kit: Kit, reads: tuple[Read, ...], start: int, end: int = 0
 ) -> Plan[Seen]:
-    """Ask the target for the rows of the context from ``start`` to ``end`` (as in a slice)."""
+    """Ask the target for the context's rows from ``start`` on; a negative ``end`` drops the last ones."""
     answer: Answer = yield Query(
         "target", context, kit.sampling, kit.rng, reads=reads, rows_from=start
     )
@@ -96,7 +96,7 @@ def rows_of(
 
 
 class CopyingDrafter(DrafterBase):
-    """A drafter that copies runs of tokens; its option ``longest`` says how many at most."""
+    """A drafter that copies runs of tokens, at most ``longest`` (an option)."""
 
     longest: int
 
@@ -106,14 +106,14 @@ class CopyingDrafter(DrafterBase):
 
 
 class MatchingDrafter(CopyingDrafter):
-    """A drafter that copies what followed a match, more after a longer one."""
+    """A drafter that copies what followed a match, and copies more after a longer one."""
 
     stretch: float
     shortest: int
     match: int
 
     def check_match(self) -> None:
-        """Raise UserError for lengths that do not go together."""
+        """Raise UserError if the lengths contradict each other."""
         if self.longest < 1 or not 1 <= self.shortest <= self.match or self.stretch <= 0:
             raise UserError(
                 f"longest={self.longest}, stretch={self.stretch:g}, shortest={self.shortest},"
@@ -129,7 +129,7 @@ class DraftSessionBase:
     recalls: bool = True
 
     def see(self, seen: Seen) -> None:
-        """Take rows of the target's passes; comes only where ``watches`` asks for some."""
+        """Take rows of the target's passes; called only if ``watches`` asks for some."""
 
     def observe(self, context: Context, done: Round) -> None:
         """Learn what became of the draft."""

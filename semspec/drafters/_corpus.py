@@ -1,4 +1,4 @@
-"""The datastores that drafters copy from: opened once, bound to the models of the run."""
+"""Open the datastores that drafters copy from, and bind them to the models of the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sources(kind: type[Datastore], name: str, run: Run) -> list[Source]:
 
 
 def building(kind: type[Datastore], target: ModelConfig) -> tuple[str, str]:
-    """Return the whole command that makes a datastore for a target, and the folder that it makes."""
+    """Return the command that makes a datastore for a target, and the folder that it writes."""
     short = kind.kind.partition("_")[0]
     out = f"datastores/{target.path.rstrip('/').rpartition('/')[2]}-{short}"
     corpus = "embedded" if target.path.startswith(EMBEDDED) else CORPUS
@@ -50,13 +50,13 @@ def load(kind: type[D], name: str, run: Run, allow_mismatch: bool) -> D:
 
 
 def bind(name: str, store: SparseStore | DenseStore, models: Mapping[Role, ModelFacts]) -> None:
-    """Refuse a datastore with tokens that the target does not have."""
+    """Bind a datastore to the target's vocabulary, which must have all its tokens."""
     if vocabulary := models["target"].vocabulary:
         store.bind(name, vocabulary)
 
 
 def opened(name: str, run: Run, allow_mismatch: bool, option: str, least: int) -> SparseStore:
-    """Return a suffix array that holds matches of as many tokens as the drafter's option asks for at least."""
+    """Return an open suffix array; raise UserError if it is not deep enough for ``option``, which asks for ``least``."""
     store = load(SparseDatastore, name, run, allow_mismatch).open()
     if store.depth < least:
         raise UserError(

@@ -1,8 +1,8 @@
-"""Copies where there is a match that is long enough, and another drafter where there is none.
+"""Copy where there is a long enough match, and use another drafter where there is none.
 
-Whether something is found depends on the text alone, never on what a model would draft: the choice
-leaves the law of a draft as it is. Each draft keeps what it says of itself: a copy is a point mass, what
-a model has drawn comes with the rows that it was drawn from.
+Whether a match is found depends on the text alone, never on what a model would draft, so the choice
+does not change the distribution of a draft. A copy stays a point mass, and what a model has drawn
+comes with the rows that it was drawn from.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from semspec.types import Context, Draft, Room, Round, Seen
 
 
 class SeveralSessions(DraftSessionBase):
-    """Sessions that see the same rows; what they have missed is asked for once, for all of them."""
+    """Sessions that see the same rows; rows that any of them missed are requested once for all."""
 
     def __init__(self, sessions: Iterable[DraftSession], kit: Kit) -> None:
         self.sessions, self.kit = list(sessions), kit
-        # what any of them watches, each once
+        # what any of them watches, without duplicates
         self.watches = tuple(dict.fromkeys(read for one in self.sessions for read in one.watches))
         self.recalls = any(one.recalls for one in self.sessions if one.watches)
 
@@ -32,7 +32,7 @@ class SeveralSessions(DraftSessionBase):
             session.see(seen)
 
     def catch_up(self, context: Context) -> Plan[None]:
-        """Ask one question for all sessions: the prompt is read once."""
+        """Ask for the missing rows of all sessions in one query, so that the prompt is read once."""
         known = [count for one in self.sessions if (count := _known(one)) is not None]
         start = min(known, default=len(context))
         if start < len(context) - 1:
@@ -40,17 +40,17 @@ class SeveralSessions(DraftSessionBase):
 
 
 def _known(session: DraftSession) -> int | None:
-    """Count the positions whose rows a session has kept; None: it keeps none."""
+    """Return how many positions' rows a session has kept; None: it keeps none."""
     if isinstance(session, RememberingSession):
         return session.memory.known
     return session.known if isinstance(session, Eagle3Session) else None
 
 
 class FirstSession(SeveralSessions):
-    """The first of some copying drafters that finds something, or else the other one.
+    """The first copying drafter that finds something, else the other drafter.
 
-    ``length``: tokens that the other one drafts at a time, where tokens are the unit, unless ``Room.turns`` says who
-    drafts, and how much.
+    ``length``: tokens that the other one drafts at a time if the unit is a token, unless ``Room.turns`` says who drafts
+    how much.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class FirstSession(SeveralSessions):
         if room.turns is None:
             yield from self.catch_up(context)
         found = Draft(found="none")
-        for session in () if room.tail else self.copying:  # they copy after the context alone
+        for session in () if room.tail else self.copying:  # they copy only right after the context
             found = yield from session.draft(context, room)
             if found.tokens:
                 break

@@ -1,4 +1,4 @@
-"""The session of drafters with heads on the target: from rows to a chain or a tree."""
+"""Session for drafters with heads on the target: turns rows into a chain or a tree."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ def head_sources(head: ModelConfig) -> list[Source]:
 
 
 class HeadSession(DraftSessionBase):
-    """A session that computes its rows by itself, over the whole vocabulary or over the tokens that it can draft."""
+    """A session that computes its own rows, over the whole vocabulary or over the tokens that it can draft."""
 
-    longest: int | None = None  # tokens of a chain that it can draft; None: any number
-    names: NDArray[np.int64] | None = (
-        None  # the tokens that columns stand for, ascending; None: all
-    )
+    longest: int | None = None  # most tokens of a chain; None: any number
+    names: NDArray[np.int64] | None = None  # the token of each column, ascending; None: all
 
     def __init__(self, kit: Kit, options: TreeOptions) -> None:
         self.kit, self.options = kit, options
 
     def rows(self, tokens: Sequence[int], parents: Sequence[int], sampling: Sampling) -> Tensor:
-        """Probabilities [n, columns] of what follows n new nodes, all of one level.
+        """Return probabilities [n, columns] of what follows n new nodes, all of one level.
 
-        Without tokens, [1, columns] of what follows the context. ``parents`` are counted in the order in which nodes were given.
+        Without tokens, [1, columns] of what follows the context. ``parents`` are indices in the order in which nodes
+        were given.
         """
         raise NotImplementedError
 
     def likeliest(self, tokens: Sequence[int], parents: Sequence[int]) -> int:
-        """Return the most probable token after one new node, as ``rows`` is asked for it."""
+        """Return the most probable token after one new node; arguments as for ``rows``."""
         return int(self.rows(tokens, parents, Sampling(0.0))[0].argmax())
 
     def whole(self, rows: Tensor) -> Tensor:
@@ -51,7 +50,7 @@ class HeadSession(DraftSessionBase):
         return rows
 
     def drafted(self, room: Room) -> Draft:
-        """Called once the session has followed the context to its end."""
+        """Return a draft; call it once the session has followed the context to its end."""
         with torch.inference_mode():
             if room.chain or not self.options.levels:
                 return self._chain(room)
@@ -65,7 +64,7 @@ class HeadSession(DraftSessionBase):
             return draft
 
     def _give(self, draft: Draft, rows: Tensor, sampled: bool) -> None:
-        """Give a draft the rows that its tokens were taken from, or drawn from."""
+        """Attach the rows that the draft's tokens were chosen or drawn from."""
         whole = self.whole(rows)
         draft.evidence = {PROBS: whole}
         draft.probs = whole if sampled else None
@@ -89,7 +88,7 @@ class HeadSession(DraftSessionBase):
             if count + 1 == limit or len(draft.ends) == room.units or token in kit.stop_ids:
                 break
         if len(draft.ends) < room.units and (not draft.ends or draft.ends[-1] <= count):
-            draft.ends.append(count + 1)  # what was left open counts as a unit
-        if not kit.sampling.greedy:  # greedy tokens were not sampled: point masses
+            draft.ends.append(count + 1)  # an open end counts as a unit
+        if not kit.sampling.greedy:  # greedy tokens were not sampled: they are point masses
             self._give(draft, torch.cat(rows), sampled=True)
         return draft

@@ -1,14 +1,14 @@
-"""Memory of the target's passes: of each position a hidden state, and its likeliest next tokens.
+"""Remember the target's passes: a hidden state and the likeliest next tokens for each position.
 
-Rows come by ``see`` with passes that happen anyway. What was never part of one, the prompt above all,
-is asked for by ``catch_up``, in the pass that the prompt needs in any case. Buffers double when they are
-full: a token costs O(1) amortised, however long the context is.
+``see`` takes rows from passes that happen anyway. ``catch_up`` asks for rows that were part of none,
+mainly the prompt's, in the pass that the prompt needs in any case. Buffers double when they are full:
+a token costs O(1) amortised, however long the context is.
 
-States serve for cosines alone. They are kept at unit length and, where they are wider than ``width``,
+States are used for cosines only. They are kept at unit length and, where they are wider than ``width``,
 as a *sketch*: coordinates with random signs are added up in ``width`` buckets (Charikar et al. 2002;
-Weinberger et al. 2009). An inner product of sketches has the inner product as its mean, and a standard
-deviation of about (1 - cos^2) / sqrt(width). Ranking a few hundred candidates of a model of width 5,120
-so reads kilobytes, and not megabytes that no cache holds.
+Weinberger et al. 2009). The inner product of two sketches has the true inner product as its mean, and a
+standard deviation of about (1 - cos^2) / sqrt(width). Ranking a few hundred candidates of a model of
+width 5,120 then reads kilobytes, not megabytes that fit in no cache.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from semspec.protocols import Kit, Plan
 from semspec.types import Context, Read, Seen, What
 
 Floats = NDArray[np.floating[Any]]
-Positions: TypeAlias = "array[int]"  # of type "q": sliced fast, and numpy takes it as it is
+Positions: TypeAlias = "array[int]"  # of type "q": fast to slice, and numpy reads it as it is
 FIRST_ROWS = 1024
 PRECISIONS = {"float32": np.float32, "float16": np.float16}
 CHUNK = 1024  # rows that are sketched at a time
-NO_LENGTH = np.float32(1e-30)  # less than the root of the least square that is no zero
+NO_LENGTH = np.float32(1e-30)  # below the root of the smallest square that is not zero
 
 
 class Sketch:
-    """Rows as directions that are cheap to compare."""
+    """Turns rows into directions that are cheap to compare."""
 
     def __init__(self, width: int) -> None:
-        self.width = width  # 0: as they are
+        self.width = width  # 0: keep rows whole
         self._signs: NDArray[np.float32] = np.zeros(0, np.float32)
         self._by_bucket: NDArray[np.float32] = self._signs
 
@@ -48,7 +48,7 @@ class Sketch:
             rows = parts[0] if len(parts) == 1 else np.concatenate([rows[:0, : self.width], *parts])
         lengths: NDArray[np.float32] = np.einsum("ij,ij->i", rows, rows)
         np.sqrt(lengths, out=lengths)
-        np.maximum(lengths, NO_LENGTH, out=lengths)  # a row of zeros stays one
+        np.maximum(lengths, NO_LENGTH, out=lengths)  # a row of zeros stays a row of zeros
         return np.divide(rows, lengths[:, None], dtype=np.float32)
 
     def _fold(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -71,7 +71,7 @@ class Closest(NamedTuple):
 
     @property
     def grade(self) -> int:
-        """As in ``Draft``."""
+        """Return the likeness as a grade of ``Draft``, 0 to 9."""
         return min(9, max(0, int(10 * self.likeness)))
 
 
@@ -86,24 +86,24 @@ class Memory:
         self.hidden = Read(What.HIDDEN, layers=(layer,)) if layer is not None else None
         self.top = Read(What.TOP_K, k=top_k) if top_k else None
         self.reads = tuple(read for read in (self.hidden, self.top) if read)
-        self.known = 0  # positions from the first on whose rows are here
+        self.known = 0  # how many positions, from the first on, have their rows here
         self.states: Floats = np.zeros((0, 0), PRECISIONS[precision])  # unit length
         self.tops: NDArray[np.int32] = np.zeros((0, 0), np.int32)  # the likeliest first
         self._sketch = Sketch(width)
 
     def catch_up(self, context: Context, kit: Kit) -> Plan[None]:
-        """Asks for what is missing before the last token.
+        """Ask for the missing rows of all tokens but the last.
 
-        Its own row comes with the next pass, and is left to it: what is known then depends on the
-        text alone, and not on how the rows came.
+        The last token's row is left to the next pass, which gives it anyway: what is known then
+        depends on the text alone, not on how the rows came.
         """
         if not self.reads or self.known >= len(context) - 1:
             return
         self.see((yield from rows_of(context, kit, self.reads, self.known, -1)))
 
     def see(self, seen: Seen) -> None:
-        """Rows that follow what is known; after a gap nothing is kept that ``catch_up`` asks for."""
-        start, end = seen.start, seen.start + seen.count  # there may be rows beyond
+        """Store rows that continue the known ones; rows after a gap are dropped (see ``catch_up``)."""
+        start, end = seen.start, seen.start + seen.count  # ``values`` may have more rows
         if start > self.known or end <= self.known:
             return
         if self.hidden is not None:
@@ -117,9 +117,9 @@ class Memory:
         self.known = end
 
     def closest(self, position: int, groups: Sequence[Positions]) -> list[Closest]:
-        """Of each group the place before which the state is most like that of ``position``.
+        """Return of each group the place whose preceding state is most like that of ``position``.
 
-        PLD+, and AdaPLD's equations 6, 7, 13 and 14; of equals the last in its group.
+        PLD+, and AdaPLD's equations 6, 7, 13 and 14. Ties go to the last place of the group.
         """
         places = groups[0]
         if len(groups) > 1:
@@ -130,7 +130,7 @@ class Memory:
         state = self.states[position]
         if rows.dtype != np.float32:
             rows, state = rows.astype(np.float32), state.astype(np.float32)
-        # a round compares a few dozen places of few groups: lists are faster than a call for each
+        # a round compares a few dozen places in few groups: lists are faster than one numpy call each
         alike = (rows @ state).tolist()
         best, start = [], 0
         for group in groups:
@@ -143,7 +143,7 @@ class Memory:
 
 
 class RememberingSession(DraftSessionBase):
-    """A session that watches what its memory keeps."""
+    """A session that watches the reads that its memory stores."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -158,7 +158,7 @@ def _array(values: torch.Tensor) -> NDArray[Any]:
 
 
 def with_room(rows: NDArray[Any], length: int, width: int) -> NDArray[Any]:
-    """The buffer with room for so many rows: doubled where it has too little."""
+    """Return the buffer, or a larger copy with doubled capacity if it has no room for ``length`` rows."""
     if length <= len(rows):
         return rows
     capacity = max(FIRST_ROWS, len(rows))

@@ -1,4 +1,4 @@
-"""Where short runs of tokens were last followed by something: found in constant time."""
+"""Find in constant time what last followed a short run of tokens."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Match(NamedTuple):
 class NGrams:
     """The newest continuation of every run of up to ``longest`` tokens.
 
-    A run is known once a token follows it, so that the end of the text never matches itself.
+    A run is indexed once a token follows it, so that the end of the text never matches itself.
     """
 
     def __init__(self, longest: int, shortest: int = 1) -> None:
         self.longest, self.shortest = longest, shortest
         self._after: dict[tuple[int, ...], int] = {}
-        self._known = 0  # positions that are indexed as a follower
+        self._known = 0  # positions that are indexed as a continuation
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """Reads what was appended since the last call."""
+        """Index what was appended since the last call."""
         lengths, after = range(self.shortest, self.longest + 1), self._after
         for position in range(self._known, len(tokens)):
             for length in lengths:
@@ -33,7 +33,7 @@ class NGrams:
         self._known = len(tokens)
 
     def find(self, tail: Sequence[int]) -> Match | None:
-        """The newest continuation of the longest known run that ``tail`` ends with."""
+        """Return the newest continuation of the longest known run that ``tail`` ends with."""
         for length in range(min(self.longest, len(tail)), self.shortest - 1, -1):
             start = self._after.get(tuple(tail[-length:]))
             if start is not None:

@@ -1,4 +1,4 @@
-"""Drafts of retrieval: paths of tokens that share their beginnings, cut to the room there is."""
+"""Build a retrieval draft: paths of tokens that share prefixes, cut to the room there is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = -1
 
 
 class Proposal:
-    """A tree below a context's last token, the first sibling preferred; or its first path."""
+    """A tree after a context's last token, the first sibling preferred; or only its first path."""
 
     def __init__(
         self, kit: Kit, room: Room, *, found: str = "", tree: bool = True, nodes: int = 512
@@ -22,7 +22,7 @@ class Proposal:
         self.kit, self.room, self.found = kit, room, found
         self.tree = tree and kit.trees
         self.nodes = nodes
-        # the rest of the loop holds trees to tokens: one to a unit, and one to a level
+        # the loop counts trees in tokens: one token per unit, and one per level
         self.deepest = min(room.tokens, room.units) if self.tree else room.limit
         self.grade = 0  # ``Draft.grade``
         self.tokens: list[int] = []
@@ -32,7 +32,7 @@ class Proposal:
         self._children: dict[tuple[int, int], int] = {}
 
     def add(self, parent: int, token: int, origin: str) -> int | None:
-        """The node of this token after that one, made where it is new; None: there is no room."""
+        """Return the node of ``token`` after ``parent``, added if it is new; None if there is no room."""
         if (known := self._children.get((parent, token))) is not None:
             return known
         depth = 1 if parent == ROOT else self._depths[parent] + 1
@@ -49,7 +49,7 @@ class Proposal:
         return node
 
     def extend(self, parent: int, tokens: Sequence[int], origin: str) -> None:
-        """A path after that node, as far as there is room."""
+        """Add a path after a node, as far as there is room."""
         at = 0
         while at < len(tokens) and (parent, tokens[at]) in self._children:
             parent = self._children[parent, tokens[at]]
@@ -80,10 +80,10 @@ class Proposal:
         origin: str = "main",
         rounds: bool = False,
     ) -> None:
-        """Append ``source`` from ``start`` on: ``longest`` tokens, and to the end of their unit.
+        """Append ``longest`` tokens of ``source`` from ``start`` on, and the rest of their last unit.
 
-        Where each token is a unit that is ``longest``; a step that was begun is copied whole.
-        With ``rounds`` a copy that comes to the end of periodic text goes on with another round of it.
+        If each token is a unit, these are ``longest`` tokens; a step that was begun is copied whole.
+        With ``rounds``, a copy that reaches the end of periodic text goes on with another period.
         """
         tokens = source[start : start + self.room.limit]
         if rounds and len(tokens) < self.room.limit:
@@ -106,14 +106,14 @@ class Proposal:
     def grow(
         self, shape: Sequence[tuple[int, int]], after: Callable[[int], Sequence[int]], root: int
     ) -> None:
-        """A tree of that shape, in a proposal that is still empty.
+        """Fill an empty proposal with a tree of this shape.
 
-        ``shape`` has of each node its parent and its place among what comes ``after`` the parent's
-        token, which are different tokens; ``root`` is the context's last one.
+        ``shape`` gives for each node its parent and its rank among the tokens that come ``after``
+        the parent's token, all of them different; ``root`` is the context's last token.
         """
         assert not self.tokens
         tokens, parents, depths = self.tokens, self.parents, self._depths
-        nodes: list[int] = [ROOT] * (len(shape) + 1)  # of each node of the shape; last its root
+        nodes: list[int] = [ROOT] * (len(shape) + 1)  # by node of the shape; the root is last
         follow: list[Sequence[int]] = [()] * len(shape) + [after(root)]
         for at, (parent, rank) in enumerate(shape):
             row, above = follow[parent], nodes[parent]
@@ -135,7 +135,7 @@ class Proposal:
         )
 
     def draft(self) -> Draft:
-        """Point masses: nothing here was sampled."""
+        """Return the draft, as point masses: nothing here was sampled."""
         count = len(self.tokens)
         chain = self.parents == list(range(ROOT, count - 1))
         draft = Draft(found=self.found, grade=self.grade)
@@ -151,7 +151,7 @@ class Proposal:
 
 
 def _another_round(source: Sequence[int], start: int, longest: int) -> Sequence[int]:
-    """The end of ``source`` from ``start`` on, over and over where it stands there twice in a row."""
+    """Return ``source`` from ``start`` on, repeated if the same tokens also stand right before it."""
     period = source[start:]
     if not period or list(source[max(0, start - len(period)) : start]) != list(period):
         return period
@@ -159,7 +159,7 @@ def _another_round(source: Sequence[int], start: int, longest: int) -> Sequence[
 
 
 def cut_into_units(kit: Kit, room: Room, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
-    """As many units as there is room for, and where they end; what is left open counts as one."""
+    """Return as many units as there is room for, and where they end; an open end counts as one."""
     boundary, taken, ends = kit.boundary(), 0, list[int]()
     if isinstance(boundary, TokenBoundary) and kit.stop_ids.isdisjoint(tokens):
         kept = list(tokens[: min(room.limit, room.units)])

@@ -1,12 +1,12 @@
-"""Growing a draft tree level by level, whoever gives the rows: a draft model, or a head on the target.
+"""Grow a draft tree level by level, from the rows of a draft model or of a head on the target.
 
     tree = BestFirst(Size(...), stop_ids)        or Fixed(...)
     while tree.open:
         tree.grow(rows)      # [len(tree.open), V] probabilities of what follows each open node
     draft = tree.draft()
 
-``tree.read`` lists the nodes that a model has to read for this, parents first, those that are open at
-the end; ``reading()`` gives them as the tokens and parents of a query, ``opened()`` the open ones alone.
+``tree.read`` lists the nodes that a model has to read for this, parents first and open nodes last;
+``reading()`` gives them as the tokens and parents of a query, ``opened()`` only the open ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Size:
     """The largest size of a tree."""
 
     depth: int
-    top_k: int  # children of a node at most, and nodes of a level that have children
+    top_k: int  # most children of a node, and most nodes of a level that have children
     nodes: int
 
     def __post_init__(self) -> None:
@@ -48,13 +48,13 @@ class Size:
 
 
 class Growth:
-    """The nodes so far, and which of them are to have children."""
+    """The nodes so far, and which of them get children next."""
 
     def __init__(
         self, size: Size, stop_ids: Collection[int], names: NDArray[np.int64] | None = None
     ) -> None:
         self.size, self.stop_ids = size, stop_ids
-        self.names = names  # the tokens that columns of rows stand for; None: column i is token i
+        self.names = names  # the token of each column of the rows; None: column i is token i
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.level = 0
@@ -65,7 +65,7 @@ class Growth:
         self._place: dict[int, int] = {ROOT: ROOT}  # node -> index in ``read``
 
     def grow(self, rows: Tensor) -> None:
-        """Gives the open nodes children, and opens some of these."""
+        """Give the open nodes children, and open some of these."""
         assert len(rows) == len(self.open), (len(rows), len(self.open))
         self._row |= {node: len(self._row) + i for i, node in enumerate(self.open)}
         self._rows.append(rows)
@@ -81,23 +81,23 @@ class Growth:
             self.read.append(node)
 
     def _children(self, rows: Tensor) -> None:
-        """Appends the children of the open nodes: siblings next to one another, the first first."""
+        """Append the children of the open nodes: siblings side by side, the best first."""
         raise NotImplementedError
 
     def _opened(self, born: list[int]) -> list[int]:
-        """Choose the new nodes that are to have children."""
+        """Choose the new nodes that get children."""
         raise NotImplementedError
 
     def _chosen(self) -> list[int]:
-        """The nodes of the draft, ascending, with all their ancestors."""
+        """Return the nodes of the draft, ascending, with all their ancestors."""
         return list(range(len(self.tokens)))
 
     def reading(self) -> tuple[list[int], list[int]]:
-        """Tokens and parents of what a model reads, the open nodes last."""
+        """Return tokens and parents of what a model reads, the open nodes last."""
         return self._read(self.read)
 
     def opened(self) -> tuple[list[int], list[int]]:
-        """Tokens and parents of the open nodes, parents as places in ``read``; none for the context."""
+        """Return tokens and parents of the open nodes, parents as indices in ``read``; nothing for the root."""
         return self._read(self.open if self.tokens else ())
 
     def _read(self, nodes: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -105,9 +105,9 @@ class Growth:
         return [self.tokens[node] for node in nodes], places
 
     def draft(self, sampled: bool = False, with_rows: bool = True) -> Draft:
-        """Return the tree, if asked with the rows at each node's parent.
+        """Return the tree, by default with the row at each node's parent.
 
-        They are its ``probs`` where siblings were drawn from them, and evidence where they were not.
+        These rows are evidence, and also ``probs`` if siblings were drawn from them (``sampled``).
         """
         chosen = self._chosen()
         number = {ROOT: ROOT} | {node: i for i, node in enumerate(chosen)}
@@ -126,11 +126,11 @@ class Growth:
 
 
 class BestFirst(Growth):
-    """The nodes that are most probable all together (EAGLE-2, Li et al. 2024, section 4).
+    """The nodes with the most probable paths (EAGLE-2, Li et al. 2024, section 4).
 
-    A node's score is the cumulative log-probability of the way to it. Of every level the ``top_k``
-    best are given their ``top_k`` most probable children; of all nodes the ``nodes`` best are kept.
-    No child scores higher than its parent, so that these are closed under ancestors.
+    A node's score is the cumulative log-probability of the path to it. On every level the ``top_k``
+    best nodes get their ``top_k`` most probable children; of all nodes the ``nodes`` best are kept.
+    No child scores higher than its parent, so the ancestors of a kept node are kept, too.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class BestFirst(Growth):
         best = rows.topk(width, -1)
         above = np.array([self.scores[node] if node != ROOT else 0.0 for node in self.open])
         sums = (np.minimum(best.values.log().cpu().numpy(), 0.0) + above[:, None]).ravel()
-        # what is worse than all that a full tree has is not kept, and neither are its children
+        # a node worse than all nodes of a full tree is not kept, and neither are its children
         least = self.scores[self._kept[-1]] if len(self._kept) == nodes else -np.inf
         (flat,) = (sums > least).nonzero()
         if len(flat) > nodes:
@@ -156,11 +156,11 @@ class BestFirst(Growth):
         self.tokens += (columns if self.names is None else self.names[columns]).tolist()
         self.scores += sums[flat].tolist()
         self._kept += range(first, len(self.tokens))
-        self._kept.sort(key=self.scores.__getitem__, reverse=True)  # of equals the older first
+        self._kept.sort(key=self.scores.__getitem__, reverse=True)  # ties: the older first
         del self._kept[nodes:]
 
     def _opened(self, born: list[int]) -> list[int]:
-        # what would not be kept itself has no children that are
+        # a node that is not kept has no children that are
         kept = set(born)
         return sorted([node for node in self._kept if node in kept][: self.size.top_k])
 
@@ -171,8 +171,8 @@ class BestFirst(Growth):
 class Fixed(Growth):
     """Always the same shape; a node's children are its most probable tokens, or drawn (``rng``).
 
-    Siblings are drawn one after another without replacement. How many a node has must not depend on
-    what was drawn, or they would be no sample any more; the shape sees to that.
+    Siblings are drawn one after another without replacement. Their number must not depend on what
+    was drawn, or they would no longer be a sample; the fixed shape ensures that.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Fixed(Growth):
                 self.tokens.append(column if self.names is None else int(self.names[column]))
 
     def _likeliest(self, rows: Tensor, counts: list[int]) -> list[list[int]]:
-        """The columns of the most probable tokens of each row, so many of each."""
+        """Return the columns of each row's most probable tokens, ``counts`` of them."""
         values, best = rows.topk(min(max(counts), rows.shape[-1]), -1)
         pairs = zip(best.tolist(), values.tolist(), counts, strict=True)
         return [
@@ -207,14 +207,14 @@ class Fixed(Growth):
         ]
 
     def _drawn(self, rows: Tensor, counts: list[int]) -> list[list[int]]:
-        """Columns of tokens of each row, drawn one after the other."""
+        """Return columns of each row, ``counts`` of them, drawn without replacement."""
         assert self.rng is not None
         rows = rows.cpu()
         sums, own, found = rows.cumsum(-1).numpy(), rows.numpy(), list[list[int]]()
         for row, summed, count in zip(own, sums, counts, strict=True):
             drawn = [draw_summed(row, summed, self.rng.random())]
             for already in range(1, count):
-                row = row.copy() if already == 1 else row  # rows stay what they were
+                row = row.copy() if already == 1 else row  # ``rows`` must not change
                 row[drawn[-1]] = 0.0
                 summed = row.cumsum(dtype=np.float64)
                 if not summed[-1] > 0:
@@ -233,13 +233,13 @@ class TreeOptions(DrafterBase):
 
     tree: str = "chain"  # static: always one shape; dynamic: the likeliest nodes; sampled: drawn
     tree_depth: int = 6
-    tree_top_k: int = 10  # children of a node at most
+    tree_top_k: int = 10  # most children of a node
     tree_nodes: int = 32
 
     def __post_init__(self) -> None:
         if self.tree not in TREES:
             raise UserError(f"tree={self.tree}: give {', '.join(TREES[:-1])} or {TREES[-1]}")
-        Size(self.tree_depth, self.tree_top_k, self.tree_nodes)  # refuses what is no size
+        Size(self.tree_depth, self.tree_top_k, self.tree_nodes)  # raises for impossible sizes
 
     @property
     def levels(self) -> int:
@@ -249,27 +249,28 @@ class TreeOptions(DrafterBase):
         return self.tree == "sampled" and not sampling.greedy
 
     def seed(self, kit: Kit, room: Room, names: NDArray[np.int64] | None = None) -> Growth:
-        """A tree without nodes, as deep as there is room for; ``names``: the tokens of rows' columns."""
+        """Return an empty tree, as deep as there is room for; ``names``: the token of each column."""
         size = Size(min(self.levels, room.tokens, room.units), self.tree_top_k, self.tree_nodes)
         if self.tree == "dynamic":
             return BestFirst(size, kit.stop_ids, names)
         return Fixed(size, kit.stop_ids, kit.rng if self.drawn(kit.sampling) else None, names)
 
     def finished(self, tree: Growth, kit: Kit) -> Draft:
-        """The draft of a tree from ``seed``."""
+        """Return the draft of a grown tree from ``seed``."""
         return tree.draft(self.drawn(kit.sampling), with_rows=not kit.sampling.greedy)
 
 
 def tree_sampling(sampling: Sampling) -> Sampling:
-    """Greedy rows are one-hot: a tree asks what else the model thinks of."""
+    """Return temperature 1 for greedy sampling, whose one-hot rows would give a tree no branches."""
     return Sampling(1.0) if sampling.greedy else sampling
 
 
 @lru_cache(maxsize=64)
 def fixed_shape(depth: int, top_k: int, nodes: int) -> dict[tuple[int, ...], int]:
-    """Count the children of each inner node, by its ranks among its siblings from the root on.
+    """Return the number of children of each inner node, keyed by the sibling ranks on its path.
 
-    The most promising nodes where the r-th most probable token is right with a chance as 1 / r^2.
+    It takes the nodes that are likeliest to be right if the r-th most probable token is right with a
+    probability proportional to 1 / r^2.
     """
     total = sum(1 / rank**2 for rank in range(1, top_k + 1))
     chances = [1 / rank**2 / total for rank in range(1, top_k + 1)]

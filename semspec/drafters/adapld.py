@@ -1,6 +1,6 @@
-"""AdaPLD: reuse of the context by token or by meaning, copied, branched and verified as a tree.
+"""AdaPLD: reuse the context by token or by meaning: copy, branch, and verify as a tree.
 
-The letters (a) to (g) number the method's parts, and are the options' in this order.
+The letters (a) to (g) mark the parts of the method, one option each, in this order.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from semspec.types import Context, Draft, Room, What
 @register("drafter", "adapld")
 @dataclass(frozen=True, kw_only=True)
 class AdaPld(DrafterBase):
-    """Reuses places with the last token or one like it: a copy, branches, and their successors."""
+    """Reuses places with the last token or a similar one: a copy, branches, and their successors."""
 
     lexical: bool = True  # (a) places with the same token
     semantic: bool = True  # (b) where there are none: places with a token of similar embedding
-    ranked: bool = True  # (c) the place whose hidden state before it is most alike; else the newest
+    ranked: bool = True  # (c) the place with the most similar state before it; else the newest
     longest: int = 30  # (d) tokens copied after the place, if it has the same token; 0: none
     branch: int = 8  # (e) the target's own likeliest tokens there; 0: none
-    successor: bool = True  # (f) one token more after each branch, looked up in turn
-    tree: bool = True  # (g) all of it where the rule walks trees; else the best path alone
-    threshold: float = 0.4  # cosine from which on embeddings are similar
+    successor: bool = True  # (f) one more token after each branch, looked up the same way
+    tree: bool = True  # (g) all of it if the rule walks trees; else only the best path
+    threshold: float = 0.4  # least cosine of similar embeddings
     layer: int = 0  # whose states are compared; 0: a third of the way up, -1: the last
-    candidates: int = 128  # the newest places of the last token that are compared
-    successor_candidates: int = 16  # the same for a branch, which gains one token at most
-    width: int = 128  # of the states that are kept, by a sketch of them; 0: whole
+    candidates: int = 128  # compare this many newest places of the last token
+    successor_candidates: int = 16  # the same for a branch, which gains at most one token
+    width: int = 128  # of the sketch of a state that is kept; 0: keep states whole
     precision: str = "float32"
 
     def __post_init__(self) -> None:
@@ -49,11 +49,11 @@ class AdaPld(DrafterBase):
             raise UserError(
                 "longest, branch and width of adapld are 0 or more, the candidates 1 or more"
             )
-        Memory(precision=self.precision)  # refuses what is no number type
+        Memory(precision=self.precision)  # raises for an unknown number type
 
     @property
     def needs(self) -> frozenset[What]:
-        """States rank places, the likeliest tokens are branches, embeddings find what is alike."""
+        """Return the reads: states rank places, likeliest tokens are branches, embeddings find similar tokens."""
         read = {What.HIDDEN: self.ranked, What.TOP_K: self.branch, What.EMBEDDINGS: self.semantic}
         return frozenset(what for what, wanted in read.items() if wanted)
 
@@ -98,7 +98,7 @@ class AdaPldSession(RememberingSession):
     def _retrieve(
         self, context: Context, queries: Sequence[int], newest: int
     ) -> Plan[tuple[list[Positions], list[str]]]:
-        """Places for each token, and how they were found: lexical first (equation 5)."""
+        """Return the places for each token, and how they were found: lexical first (equation 5)."""
         options = self.options
         at = self.anchors.at
         places = [at(token, newest) if options.lexical else NOWHERE for token in queries]
@@ -116,15 +116,15 @@ class AdaPldSession(RememberingSession):
         return places, found
 
     def _best(self, places: Sequence[Positions], state: int) -> list[int]:
-        """Of each list the place before which the state is most like that of ``state``."""
+        """Return of each list the place whose preceding state is most like that at ``state``."""
         if not self.options.ranked:
             return [max(own) for own in places]
-        open_ = [own for own in places if len(own) > 1]  # of one place nothing is to be chosen
+        open_ = [own for own in places if len(own) > 1]  # a single place needs no choice
         closest = iter(self.memory.closest(state, open_) if open_ else ())
         return [next(closest).place if len(own) > 1 else own[0] for own in places]
 
     def _branches(self, best: int, proposal: Proposal) -> list[int]:
-        """Nodes of the target's likeliest tokens at the place, less the copied one (equation 11)."""
+        """Add nodes for the target's likeliest tokens at the place, except the copied one (equation 11)."""
         if not self.options.branch:
             return []
         copy = proposal.tokens[:1]
@@ -135,7 +135,7 @@ class AdaPldSession(RememberingSession):
     def _succeed(
         self, context: Context, branches: Sequence[int], best: int, proposal: Proposal
     ) -> Plan[None]:
-        """Extends each branch by the token that followed its own best place (equations 13 to 15)."""
+        """Extend each branch by the token that followed its own best place (equations 13 to 15)."""
         queries = [proposal.tokens[node] for node in branches]
         places, _ = yield from self._retrieve(context, queries, self.options.successor_candidates)
         hits = [(node, own) for node, own in zip(branches, places, strict=True) if own]

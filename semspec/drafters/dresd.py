@@ -1,4 +1,4 @@
-"""DReSD: what the target wrote in a corpus where its state was most like the last one (Gritta et al. 2025)."""
+"""DReSD: draft what the target wrote in a corpus where its state was most like the last one (Gritta et al. 2025)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.types import LAST_STATES, Context, Draft, Room, Seen, What
 
-SHAPES = {True: (3, 20), False: (10, 10)}  # greedy: drafts, and tokens in each (section 5.5)
+SHAPES = {True: (3, 20), False: (10, 10)}  # greedy -> (drafts, tokens in each), section 5.5
 
 
 @register("drafter", "dresd")
@@ -29,9 +29,9 @@ class Dresd(DrafterBase):
     """Drafts what followed the target's most similar states in a corpus."""
 
     datastore: str = "embedded/dense-tiny"
-    drafts: int = 0  # that are sent as one tree; 0: 10, or 3 at temperature 0
+    drafts: int = 0  # that form one tree; 0: 10, or 3 at temperature 0
     longest: int = 0  # tokens in a draft; 0: 10, or 20 at temperature 0
-    neighbours: int = 32  # that are asked for; those that began otherwise are dropped
+    neighbours: int = 32  # to look up; those that do not begin with the last token are dropped
     allow_mismatch: bool = False
 
     needs = frozenset({What.HIDDEN})
@@ -47,7 +47,7 @@ class Dresd(DrafterBase):
     def reach(self) -> int:
         return self.longest or max(length for _, length in SHAPES.values())
 
-    store: ClassVar[DenseStore]  # once bound
+    store: ClassVar[DenseStore]  # set by ``bind``
 
     def loads(self, run: Run) -> Sequence[Source]:
         return _corpus.sources(DenseDatastore, self.datastore, run)
@@ -68,10 +68,10 @@ class Dresd(DrafterBase):
 
 
 class DresdSession(DraftSessionBase):
-    """The pass that wrote the text's last token began from the state that is looked up.
+    """Looks up the state that the text's last token was drawn from.
 
-    So the token is known when its state is, and neighbours that did not go on with it are dropped
-    (section 3.1).
+    What followed this state is therefore known, and neighbours that did not go on with that token
+    are dropped (section 3.1).
     """
 
     watches = (LAST_STATES,)
@@ -82,7 +82,7 @@ class DresdSession(DraftSessionBase):
         self._states: dict[int, NDArray[np.float32]] = {}  # the newest two, by position
 
     def see(self, seen: Seen) -> None:
-        """The last row may be the last token's own, where the target wrote what was drafted."""
+        """Keep two states: the last may be the last token's own, if the target wrote what was drafted."""
         newest = range(max(0, seen.count - 2), seen.count)
         rows = seen.values[LAST_STATES][newest.start : newest.stop, 0].float().numpy(force=True)
         self._states = {seen.start + at: row for at, row in zip(newest, rows, strict=True)}
@@ -92,7 +92,7 @@ class DresdSession(DraftSessionBase):
         wanted = len(context) - 2
         if wanted < 0:
             return Draft(found="none")
-        if wanted not in self._states:  # the prompt's comes with the pass that it needs anyway
+        if wanted not in self._states:  # for the prompt: in the pass that it needs anyway
             self.see((yield from rows_of(context, kit, self.watches, wanted, -1)))
         drafts, longest = SHAPES[kit.sampling.greedy]
         drafts, longest = options.drafts or drafts, options.longest or longest

@@ -1,4 +1,4 @@
-"""EAGLE-3: a head on features of the target drafts, and costs the target no pass of its own."""
+"""EAGLE-3: a head on the target's features drafts, without an extra pass of the target."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Eagle3Drafter(TreeOptions):
 
     head: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/eagle3-tiny"))
 
-    tree: str = "dynamic"  # as in lm; chain: as long as draft_length says
+    tree: str = "dynamic"  # as in lm; chain: of ``draft_length`` tokens
 
     needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
     rows: ClassVar[bool] = True
 
-    net: ClassVar[Eagle3]  # once bound
+    net: ClassVar[Eagle3]  # set by ``bind``
 
     def loads(self, run: Run) -> Sequence[Source]:
         return head_sources(self.head)
@@ -57,20 +57,20 @@ class Eagle3Drafter(TreeOptions):
 
 
 class Eagle3Session(HeadSession):
-    """Follows the context with true features, and drafts on with the head's own output."""
+    """Follows the context with the target's features, then drafts with the head's own output."""
 
     def __init__(self, kit: Kit, options: TreeOptions, head: Eagle3) -> None:
         super().__init__(kit, options)
         self.head = head
         self.names = head.names
         self.watches = (Read(What.HIDDEN, layers=head.shape.layers),)
-        self.known = 0  # features of so many positions were seen
-        self.pending: list[Tensor] = []  # [n, 3, width] features of positions that are no pairs yet
-        self.pairs: PairsBase | None = None  # once it is known where the target's states are
+        self.known = 0  # positions whose features were seen
+        self.pending: list[Tensor] = []  # [n, 3, width] features that are not in pairs yet
+        self.pairs: PairsBase | None = None  # set when the device of the target's states is known
 
     def see(self, seen: Seen) -> None:
         new = seen.start + seen.count - self.known
-        if new > 0 and seen.start <= self.known:  # what lies behind a gap is asked for
+        if new > 0 and seen.start <= self.known:  # after a gap, ``draft`` asks for the rows
             self.pending.append(seen.values[self.watches[0]][seen.count - new : seen.count])
             self.known += new
 
@@ -78,14 +78,14 @@ class Eagle3Session(HeadSession):
         pairs = len(context) - 1
         if pairs < 1:
             return Draft()
-        if self.known < pairs:  # the prompt, once; and what was written without a pass over it
+        if self.known < pairs:  # the prompt, once; and text that was written without a pass over it
             self.see((yield from rows_of(context, self.kit, self.watches, self.known)))
         with torch.inference_mode():
             self._follow(context.tokens)
         return self.drafted(room)
 
     def _follow(self, tokens: list[int]) -> None:
-        """Takes the context's new pairs into the cache."""
+        """Add the context's new pairs to the cache."""
         features = torch.cat(self.pending)
         if self.pairs is None:
             self.head = self.head.on(features.device)
@@ -104,6 +104,6 @@ class Eagle3Session(HeadSession):
         return self.head.over_vocabulary(rows)
 
     def _logits(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Raw logits [n, draft vocabulary], for the nodes that ``rows`` is asked for."""
+        """Return raw logits [n, draft vocabulary]; arguments as for ``rows``."""
         assert self.pairs is not None, "it has followed the context"
         return self.pairs.nodes(tokens, parents) if tokens else self.pairs.logits()

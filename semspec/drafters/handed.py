@@ -1,6 +1,6 @@
-"""Drafts that somebody else has made: asked for as a question, which who runs the loop answers with tokens.
+"""Take drafts that somebody else makes: a query asks for one, and whoever runs the loop answers with tokens.
 
-No choice of ``draft=``: inside an SGLang server, SGLang's own drafter proposes (``semspec.sglang_plugin.handed``).
+Not a choice of ``draft=``: inside an SGLang server, SGLang's own drafter proposes (``semspec.sglang_plugin.handed``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from semspec.types import Answer, Context, Draft, Generate, Query, Room
 
 
 class Handed:
-    """A drafter that waits for what others propose."""
+    """A drafter that hands on what others propose."""
 
     def open(self, kit: Kit) -> HandedSession:
         return HandedSession(kit)

@@ -1,4 +1,4 @@
-"""Several sources at once: the draft that is expected to be kept longest, by what was measured."""
+"""Several sources at once: take the draft that should be kept longest, judging by earlier drafts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ from semspec.protocols import Drafter, DraftSession, Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.types import PROBS, Context, Draft, Role, Room, Sampling, What
 
-PRIOR = 1.0  # tokens that a draft nothing is known about is expected to gain: so each is tried
-KEEP = 0.95  # of what was measured before, at each new measurement
-PUBLIC = (
-    5  # tokens that must match in the public code of SAM decoding, and the bias against a corpus
-)
+PRIOR = 1.0  # expected gain, in tokens, of a draft that nothing is known about: so each is tried
+KEEP = 0.95  # weight of all earlier measurements at each new one
+PUBLIC = 5  # tokens that must match in the public code of SAM decoding, and its corpus bias
 MODELS = {"lm": "model", "eagle3": "head"}  # sources that run a model, and their option for it
 MATCHING: Mapping[
     str, Callable[[int], Mapping[str, int]]
-] = {  # sources that know how many tokens matched: their options for so many at least
+] = {  # sources that know how many tokens matched, and their options for at least that many
     "suffix": lambda least: {"shortest": least, "threshold": least + PUBLIC},
     "prompt_lookup": lambda least: {"shortest": least, "ngram": max(3, least)},
     "rest": lambda least: {"shortest": least, "span": max(16, least)},
@@ -41,18 +39,18 @@ MOST = 59  # of ``match``: suffix cuts matches at 64
 @register("drafter", "hybrid")
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(DrafterBase):
-    """The best of several sources: by match and what drafts were worth, or copies beside a model."""
+    """The best of several sources, by what their drafts gained so far; or copies beside a model."""
 
     sources: Any = "suffix+adapld+token_recycling"  # joined by plus signs, or [one,after,another]
     sparse: str = ""  # the datastore of rest, and a static one for suffix
     dense: str = ""  # the datastore of dresd
-    # tokens that must match for a copy, below which the last source drafts; 0: by worth (lm, eagle3: 5)
+    # tokens that must match for a copy, else the last source drafts; 0: the best draft so far (with lm or eagle3: 5)
     match: int = 0
     lm: str = "embedded/tiny-draft"  # the model of lm: a folder or OWNER/NAME[@REVISION]
-    eagle3: str = "embedded/eagle3-tiny"  # the head of eagle3, likewise
-    # tokens that these two draft at a time, where they grow no tree and lengths are fixed (adaptive=true: as alone)
+    eagle3: str = "embedded/eagle3-tiny"  # the head of eagle3: a folder or OWNER/NAME[@REVISION]
+    # tokens that these two draft at a time if they grow no tree and lengths are fixed (adaptive=true: as if alone)
     chain: int = 5
-    tree: str = ""  # of these two, as their own option ("": chains by lm, dynamic by eagle3)
+    tree: str = ""  # the option ``tree`` of these two ("": chain for lm, dynamic for eagle3)
     tree_depth: int = 6
     tree_top_k: int = 10
     tree_nodes: int = 32
@@ -68,7 +66,7 @@ class Hybrid(DrafterBase):
             raise UserError(
                 f"sources={given}: give different drafters, joined by plus signs (suffix+adapld)"
             )
-        object.__setattr__(self, "sources", "+".join(names))  # frozen, and to be hashed
+        object.__setattr__(self, "sources", "+".join(names))  # frozen, and must be hashable
         if not 0 <= self.match <= MOST or self.chain < 1:
             raise UserError(
                 f"match={self.match}, chain={self.chain}: give match from 0 to {MOST}, chain at least 1"
@@ -106,7 +104,7 @@ class Hybrid(DrafterBase):
 
     @property
     def least(self) -> int:
-        """Return the tokens that must match for a copy; 0: every source drafts, and the best is taken."""
+        """Return how many tokens must match for a copy; 0: every source drafts, and the best is taken."""
         return self.match or (PUBLIC if set(MODELS) & set(self.sources.split("+")) else 0)
 
     def _options(self, name: str) -> dict[str, Any]:
@@ -129,12 +127,12 @@ class Hybrid(DrafterBase):
 
     @property
     def needs(self) -> frozenset[What]:
-        """Kinds of reads that any of its sources asks for."""
+        """Return the kinds of reads that any of its sources asks for."""
         return frozenset[What]().union(*(drafter.needs for drafter in self._sources().values()))
 
     @property
     def levels(self) -> int:
-        """Levels of a model's trees; those of retrieval go by what the rule can walk."""
+        """Return the levels of a model's trees; trees of retrieval depend on what the rule can walk."""
         return max(int(drafter.levels) for drafter in self._sources().values())
 
     @property
@@ -165,7 +163,7 @@ class Hybrid(DrafterBase):
     def drawn(self, sampling: Sampling) -> bool:
         return any(drafter.drawn(sampling) for drafter in self._sources().values())
 
-    drafters: ClassVar[Mapping[str, Any] | None] = None  # once bound
+    drafters: ClassVar[Mapping[str, Any] | None] = None  # set by ``bind``
 
     def _sources(self) -> Mapping[str, Any]:
         """Return the drafters by name: the bound ones, or, before that, new ones."""
@@ -182,9 +180,7 @@ class Hybrid(DrafterBase):
         if not self.least:
             return HybridSession({name: d.open(kit) for name, d in drafters.items()}, kit)
         *copying, last = drafters
-        rows = tuple(
-            read for read in kit.evidence if read == PROBS
-        )  # whatever else a rule compares
+        rows = tuple(read for read in kit.evidence if read == PROBS)  # and no other evidence
         other = drafters[last].open(replace(kit, evidence=rows, gate=None))
         length = drafters[last].reach or self.chain
         return FirstSession([drafters[name].open(kit) for name in copying], other, kit, length)
@@ -204,7 +200,7 @@ class Hybrid(DrafterBase):
 
 @dataclass(slots=True)
 class Worth:
-    """Tokens that drafts of one kind have gained on average, newer ones counting more."""
+    """Average number of tokens that drafts of one kind have gained; newer drafts count more."""
 
     gained: float = PRIOR
     drafts: float = 1.0
@@ -219,15 +215,15 @@ class Worth:
 
 
 class HybridSession(SeveralSessions):
-    """Every source drafts; after the round each is held against what came, chosen or not.
+    """Every source drafts; after the round each draft, chosen or not, is compared with the text.
 
-    What came is known as far as the round went: a draft that would have gone on counts as short.
+    The text is known only up to the end of the round: a draft that reaches further is underrated.
     """
 
     def __init__(self, sources: dict[str, DraftSession], kit: Kit) -> None:
         super().__init__(sources.values(), kit)
         self.sources = sources
-        self.worth: dict[tuple[str, str, int], Worth] = {}  # by source, find and grade
+        self.worth: dict[tuple[str, str, int], Worth] = {}  # by source, ``found`` and grade
         self._drafts: dict[str, Draft] = {}
         self._drafted_at = 0
 

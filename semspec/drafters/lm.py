@@ -36,7 +36,7 @@ class LanguageModel(TreeOptions):
 
     model: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/tiny-draft"))
 
-    own_prompt: bool = True  # with marks of its own: reads its own chat template, not the target's
+    own_prompt: bool = True  # use its own chat template where the target's marks do not fit
 
     ahead = True
     rows = True
@@ -75,7 +75,7 @@ class LanguageModelSession(DraftSessionBase):
         return Draft(answer.tokens, answer.unit_ends(), values.get(PROBS), evidence=values)
 
     def _gated(self, gate: Gate, context: Context, room: Room) -> Plan[Draft]:
-        """Draw a token by itself wherever the gate looks, and leave it out where it shuts."""
+        """Draw a single token wherever the gate looks, and drop it where the gate closes."""
         kit, draft = self.kit, Draft()
         own = context, kit.sampling, kit.rng
 
@@ -86,7 +86,7 @@ class LanguageModelSession(DraftSessionBase):
             )
             return answer
 
-        boundary, begun = kit.boundary(), 0  # ``begun``: where the unit that is open begins
+        boundary, begun = kit.boundary(), 0  # ``begun``: where the open unit begins
         while len(draft.tokens) < room.limit and len(draft.ends) < room.units:
             answer = yield from written(1, None, (gate.read,))
             draft.doubts += entropies(gate.read, answer[gate.read])
@@ -112,7 +112,7 @@ class LanguageModelSession(DraftSessionBase):
 
 
 class TreeSession(LanguageModelSession):
-    """Grows a tree with one pass a level, and hands it over as point masses or as draws from q."""
+    """Grows a tree with one pass per level; its nodes are point masses, or draws from q."""
 
     def __init__(self, kit: Kit, options: LanguageModel) -> None:
         super().__init__(kit)
@@ -127,7 +127,7 @@ class TreeSession(LanguageModelSession):
         while tree.open:
             tokens, parents = tree.reading()
             own = context, self.sampling, kit.rng, tokens, parents if tokens else None
-            # of the open nodes alone, so that only these go through the model
+            # rows of the open nodes only, so that only these go through the model
             start = len(context) + len(tokens) - len(tree.open)
             answer: Answer = yield Query(
                 "draft", *own, reads=(PROBS,), rows_from=start, purpose="draft"

@@ -1,4 +1,4 @@
-"""LogitSpec: the target's last logits guess the token after next, and lookups go on from there."""
+"""LogitSpec: the target's last logits guess the next token, and lookups continue after each guess."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from semspec.types import Context, Draft, Room, What
 @register("drafter", "logitspec")
 @dataclass(frozen=True, kw_only=True)
 class LogitSpec(CopyingDrafter):
-    """Looks up the text, and the text with each guess of the target's last logits after it."""
+    """Looks up the text's end, alone and followed by each guess from the target's last logits."""
 
-    ngram: int = 3  # tokens that should match; fewer where they do not
+    ngram: int = 3  # tokens to match; fewer if there is no such match
     longest: int = 20  # tokens that a lookup copies
-    guesses: int = 16  # of the last logits: what was likely a token ago is likely now
+    guesses: int = 16  # from the last logits: what was likely one token ago is likely now
     nodes: int = 64
 
     needs = frozenset({What.TOP_K})
@@ -49,7 +49,7 @@ class LogitSpecSession(RememberingSession):
         if match is not None:
             proposal.grade = match.length
             proposal.copy(tokens, match.start, options.longest)
-        guesses: list[tuple[int, Match]] = []  # nodes, and how the text went on after them
+        guesses: list[tuple[int, Match]] = []  # nodes, and where the text went on after them
         for token in self._guesses(tokens):
             node = proposal.add(ROOT, token, "branch")
             tail = [*tokens[len(tokens) + 1 - options.ngram :], token]
@@ -61,7 +61,7 @@ class LogitSpecSession(RememberingSession):
         return proposal.draft()
 
     def _guesses(self, tokens: list[int]) -> list[int]:
-        """Of the row that the last token was drawn from: what else it holds often comes next."""
+        """Return other likely tokens of the row that the last token was drawn from: one often comes next."""
         if len(tokens) < 2:
             return []
         likely = self.memory.tops[len(tokens) - 2].tolist()

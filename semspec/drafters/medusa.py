@@ -24,17 +24,17 @@ from semspec.types import LAST_STATES, Context, Draft, Room, Sampling, Seen, Wha
 @register("drafter", "medusa")
 @dataclass(frozen=True, kw_only=True)
 class MedusaDrafter(TreeOptions):
-    """Medusa: heads on the target's last hidden state, each for a token further on."""
+    """Medusa: heads on the target's last hidden state, each for one token further ahead."""
 
     head: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/medusa-tiny"))
 
-    tree: str = "static"  # as in lm; chain: as long as draft_length says
+    tree: str = "static"  # as in lm; chain: of ``draft_length`` tokens
     tree_nodes: int = 63
 
     needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
     rows: ClassVar[bool] = True
 
-    heads: ClassVar[Medusa | None] = None  # once bound
+    heads: ClassVar[Medusa | None] = None  # set by ``bind``
 
     def loads(self, run: Run) -> Sequence[Source]:
         return head_sources(self.head)
@@ -60,7 +60,7 @@ class MedusaDrafter(TreeOptions):
 
 
 class MedusaSession(HeadSession):
-    """Keeps the states that it saw last: the last token but one is among them, which was read."""
+    """Keeps the states that it saw last, which include that of the last token but one."""
 
     watches = (LAST_STATES,)
 
@@ -76,7 +76,7 @@ class MedusaSession(HeadSession):
         self.seen = seen
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
-        at = len(context) - 2  # its heads guess from the token after the last one on
+        at = len(context) - 2  # the heads of this state guess what follows the last token
         if at < 0:
             return Draft()
         if not self.seen.start <= at < self.seen.start + self.seen.count:
@@ -89,7 +89,7 @@ class MedusaSession(HeadSession):
         return self.drafted(room)
 
     def rows(self, tokens: Sequence[int], parents: Sequence[int], sampling: Sampling) -> Tensor:
-        """The same row for all nodes of a level: a head knows nothing of what the others guessed."""
+        """Return the same row for all nodes of a level: a head does not see what the others guessed."""
         for parent in parents:
             self.depth.append(1 if parent < 0 else self.depth[parent] + 1)
         level = self.depth[-1] if tokens else 0

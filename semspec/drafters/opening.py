@@ -1,4 +1,4 @@
-"""Sessions that are opened when they are first needed: a problem whose drafter is left alone does without one."""
+"""Open drafting sessions when they are first needed: a problem that never drafts needs none."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from semspec.types import Context, Draft, Read, Room, Seen
 class Opener:
     """Opens the sessions of one drafter for one problem after another.
 
-    The first one is opened at once, and shows what they watch. Sessions that learn from every round (``observe``) have
-    to be there from the first round on.
+    The first one is opened at once, and shows what they watch. Sessions that learn from every round (``observe``) are
+    always opened at once.
     """
 
-    # watches and recalls of those that may wait; None: not known, or they may not
+    # watches and recalls of sessions that may wait; None: not known yet, or they may not wait
     _known: tuple[tuple[Read, ...], bool] | None = field(default=None, init=False)
 
     def __call__(self, opening: Callable[[], DraftSession]) -> DraftSession:
@@ -32,7 +32,7 @@ class Opener:
 
 
 class LazySession(DraftSessionBase):
-    """A session that is opened when it is asked for a draft, or given rows to keep."""
+    """A session that is opened when it is first asked for a draft or given rows."""
 
     def __init__(
         self, opening: Callable[[], DraftSession], watches: tuple[Read, ...], recalls: bool

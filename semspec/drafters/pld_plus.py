@@ -1,4 +1,4 @@
-"""PLD+: of all places with the last token, the one whose context the target sees as most alike."""
+"""PLD+: copy after the place, among all with the last token, whose hidden state is most similar."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from semspec.types import Context, Draft, Room, What
 @register("drafter", "pld_plus")
 @dataclass(frozen=True, kw_only=True)
 class PldPlus(CopyingDrafter):
-    """Copies after the same token where the target's hidden state before it is most alike."""
+    """Copies after the same token where the target's hidden state before it is most similar."""
 
     longest: int = 30  # tokens in a draft; a step that was begun is copied to its end
     layer: int = 0  # whose states are compared; 0: a third of the way up, -1: the last
-    candidates: int = 128  # the newest places that are compared
-    width: int = 128  # of the states that are kept, by a sketch of them; 0: whole
+    candidates: int = 128  # compare this many newest places
+    width: int = 128  # of the sketch of a state that is kept; 0: keep states whole
     precision: str = "float32"
 
     needs = frozenset({What.HIDDEN})
@@ -33,14 +33,17 @@ class PldPlus(CopyingDrafter):
                 f"longest={self.longest}, candidates={self.candidates}, width={self.width}: the first"
                 " two are at least 1, width 0 (whole) or more"
             )
-        Memory(precision=self.precision)  # refuses what is no number type
+        Memory(precision=self.precision)  # raises for an unknown number type
 
     def open(self, kit: Kit) -> PldPlusSession:
         return PldPlusSession(self, kit)
 
 
 def chosen_layer(layer: int, kit: Kit) -> int:
-    """PLD+ takes layer 9 of 32, 13 of 40 and 11 of 60 (AdaPLD, table 6): about a third."""
+    """Return the layer, or a third of the way up for 0.
+
+    PLD+ takes layer 9 of 32, 13 of 40 and 11 of 60 (AdaPLD, table 6): about a third.
+    """
     return layer or -(-kit.layers // 3)
 
 

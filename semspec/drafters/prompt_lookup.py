@@ -1,4 +1,4 @@
-"""Prompt lookup: copies what followed the last time that the text ended like this (Saxena 2023)."""
+"""Prompt lookup: copy what followed the last time that the text ended like this (Saxena 2023)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from semspec.types import Context, Draft, Room
 class PromptLookup(CopyingDrafter):
     """Copies what followed the newest match of the last tokens, in prompt or output."""
 
-    ngram: int = 3  # tokens that should match; fewer, down to ``shortest``, where they do not
+    ngram: int = 3  # tokens to match; fewer, down to ``shortest``, if there is no such match
     shortest: int = 1
     longest: int = 10  # tokens in a draft; a step that was begun is copied to its end
 

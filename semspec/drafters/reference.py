@@ -1,8 +1,8 @@
-"""Copies from texts that come with a problem: a predicted answer, an open file, retrieved documents.
+"""Copy from texts that come with a problem: a predicted answer, an open file, retrieved documents.
 
-The place to copy from follows the text that is written: it stands where the answer left the
-reference. Of all places with the last token the one that agrees longest is taken, and of equals the
-nearest one behind that place, so that an edited line is left alone and the next one is found again.
+The place to copy from moves along with the output. Where the output leaves the reference, the new
+place is the one, among all after the last token, that agrees with the output for most tokens. Ties go
+to the nearest place further on: an edited line is skipped, and the next line is found again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from semspec.results.reuse import REFERENCE as FOUND
 from semspec.storage import foreign
 from semspec.types import Context, Draft, Room
 
-END = -1  # of a text, in place of a token
-SURE = 5  # tokens that must match where another drafter is at hand
+END = -1  # marks the end of a text among its tokens
+SURE = 5  # tokens that must match if there is another drafter
 LONGEST = 40  # tokens of a draft by default
 LARGEST = 64 * 2**20  # bytes of a file
 
@@ -41,8 +41,8 @@ class Reference(MatchingDrafter):
     shortest: int = 1  # tokens that must match
     match: int = 64  # longer matches are cut to this
     guess: int = 4  # tokens copied after one that differs from the reference; 0: none
-    candidates: int = 64  # the nearest places that are compared
-    file: str = ""  # a text that is a reference of every problem
+    candidates: int = 64  # compare this many nearest places
+    file: str = ""  # a text file that serves every problem as a reference
 
     @property
     def refers(self) -> bool:
@@ -56,7 +56,7 @@ class Reference(MatchingDrafter):
                 " at least 1"
             )
 
-    text: ClassVar[str] = ""  # the file's, once bound
+    text: ClassVar[str] = ""  # of the file, set by ``bind``
 
     def bind(self, run: Run) -> Self:
         if not self.file:
@@ -79,17 +79,17 @@ class Reference(MatchingDrafter):
 
 
 class ReferenceSession(DraftSessionBase):
-    """Follows the output token by token, so that what it knows depends on the text alone."""
+    """Follows the output token by token, so that its state depends on the text alone."""
 
     def __init__(self, options: Reference, kit: Kit, texts: Sequence[Sequence[int]]) -> None:
         self.options, self.kit = options, kit
         self.tokens = [token for text in texts for token in (*text, END)]
-        self._after: dict[int, list[int]] = {}  # by token: the places that follow one
+        self._after: dict[int, list[int]] = {}  # token -> the places right after it
         for place, token in enumerate(self.tokens[:-1], 1):
             self._after.setdefault(token, []).append(place)
-        self.expected = 0  # the place that the text goes on at
-        self.agreed = 0  # tokens before it that were written
-        self.lost = not self.tokens  # the text goes on nowhere
+        self.expected = 0  # the place where the text should go on
+        self.agreed = 0  # tokens before it that agree with the output
+        self.lost = not self.tokens  # no such place is known
         self._followed = 0  # tokens of the output that were looked at
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
@@ -122,7 +122,7 @@ class ReferenceSession(DraftSessionBase):
         self._followed = len(context) - context.prompt_length
 
     def _look(self, tail: Sequence[int]) -> None:
-        """Find the place again after a token that differs; ``tail`` ends with it."""
+        """Find a new place after a token that differs; ``tail`` ends with that token."""
         best = Match(0, self.options.shortest - 1)
         for place in self._near(tail[-1]):
             length = self._agreeing(place, tail)
@@ -131,20 +131,20 @@ class ReferenceSession(DraftSessionBase):
         if best.start:
             (self.expected, self.agreed), self.lost = best, False
             return
-        # the token may stand in place of the reference's: that is tried once, and not at the start
+        # the token may replace the reference's: this is tried once, and not at the start
         replaced = self.agreed and self.options.guess and self.tokens[self.expected] != END
         self.expected += bool(replaced)
         self.agreed, self.lost = 0, not replaced
 
     def _near(self, token: int) -> Sequence[int]:
-        """Return the places after this token that are nearest to the expected one, those behind it first."""
+        """Return the places after this token that are nearest to the expected one, later places first."""
         places = self._after.get(token, [])
         at, most = bisect_left(places, self.expected), self.options.candidates
         behind = places[at : at + most]
         return [*behind, *reversed(places[max(0, at - most + len(behind)) : at])]
 
     def _agreeing(self, place: int, tail: Sequence[int]) -> int:
-        """Count the tokens before a place that ``tail`` ends with."""
+        """Count the tokens before a place that agree with the end of ``tail``."""
         count, most = 0, min(place, len(tail))
         while count < most and self.tokens[place - 1 - count] == tail[-1 - count]:
             count += 1
@@ -154,9 +154,9 @@ class ReferenceSession(DraftSessionBase):
 def beside(other: DraftSession, kit: Kit, length: int) -> DraftSession:
     """Copy from the references of a problem where they match, and draft with the other session elsewhere.
 
-    ``length``: tokens that the other one drafts at a time, where tokens are the unit.
+    ``length``: tokens that the other one drafts at a time if the unit is a token.
     """
     referring = Reference(shortest=SURE).open(kit)
-    if isinstance(other, FirstSession):  # it copies beside a model already: one more source
+    if isinstance(other, FirstSession):  # it copies beside a model already: add one source
         return FirstSession([referring, *other.copying], other.other, kit, other.length)
     return FirstSession([referring], other, kit, length)

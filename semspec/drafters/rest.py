@@ -1,4 +1,4 @@
-"""REST: what most often followed the text's last tokens in a corpus, as a tree (He et al. 2023)."""
+"""REST: draft a tree of what most often followed the text's last tokens in a corpus (He et al. 2023)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Rest(CopyingDrafter):
     """Drafts the most frequent continuations of the text's longest match in a corpus."""
 
     datastore: str = "embedded/sparse-tiny"
-    span: int = 16  # tokens that should match; fewer, down to ``shortest``, where they do not
+    span: int = 16  # tokens to match; fewer, down to ``shortest``, if there is no such match
     shortest: int = 2
-    nodes: int = 64  # of the tree: the heaviest of the trie
+    nodes: int = 64  # of the tree: the most frequent of the trie
     longest: int = 10  # levels of the tree; a step that was begun is copied to its end
-    places: int = 256  # of a match that are looked at; of more, evenly chosen ones
+    places: int = 256  # most places of a match to look at, evenly chosen if there are more
     allow_mismatch: bool = False
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class Rest(CopyingDrafter):
             given = f"nodes={self.nodes}, longest={self.longest}, places={self.places}"
             raise UserError(f"{given}: each is 1 or more")
 
-    store: ClassVar[SparseStore]  # once bound
+    store: ClassVar[SparseStore]  # set by ``bind``
 
     def loads(self, run: Run) -> Sequence[Source]:
         return _corpus.sources(SparseDatastore, self.datastore, run)
@@ -79,8 +79,8 @@ class RestSession(DraftSessionBase):
             return proposal.draft()
         rows = self.store.following(matches, options.longest, options.places)
         trie = heaviest(rows, options.nodes)
-        nodes: dict[int, int] = {ROOT: ROOT}  # of the trie's nodes those that there is room for
-        main = ROOT  # the way along each node's heaviest child
+        nodes: dict[int, int] = {ROOT: ROOT}  # node of the trie -> node of the draft, if any
+        main = ROOT  # the last node of the path along the most frequent children
         for place, (token, parent) in enumerate(zip(trie.tokens, trie.parents, strict=True)):
             if (above := nodes.get(parent)) is not None:
                 origin = "main" if above == main else "branch"

@@ -1,9 +1,9 @@
-"""The longest suffix of the text that was there before, by a suffix automaton (SAM decoding).
+"""Copy after the longest suffix of the text that occurred before, by a suffix automaton (SAM decoding).
 
-With a datastore also the longest one that is in a corpus. SAM decoding (Hu et al. 2024) takes the context
-unless the corpus matches more by a bias, and trusts no corpus match below a threshold. With ``remember``
-answers to earlier questions count like the context where they match more, as in SuffixDecoding
-(Oliaro et al. 2025).
+A datastore adds the longest suffix that occurs in a corpus. SAM decoding (Hu et al. 2024) takes the
+context unless the corpus match is longer by a bias, and trusts no corpus match below a threshold. With
+``remember``, answers to earlier questions take the context's place where they match more tokens, as in
+SuffixDecoding (Oliaro et al. 2025).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Suffix(MatchingDrafter):
     stretch: float = 4.0  # tokens copied for each token that matched
     shortest: int = 1  # tokens that must match
     match: int = 64  # longer matches are cut to this
-    datastore: str = ""  # a sparse datastore that is asked beside the context
-    bias: int = 5  # tokens by which a match in the corpus must be longer than in the context
+    datastore: str = ""  # a sparse datastore to search besides the context
+    bias: int = 5  # a match in the corpus must exceed the context's by more tokens than this
     threshold: int = 5  # tokens that must match in the corpus
-    places: int = 256  # of a match in the corpus that are looked at
+    places: int = 256  # most places of a corpus match to look at
     allow_mismatch: bool = False
-    remember: int = 0  # MiB of answers to earlier questions that are searched, too; 0: none
+    remember: int = 0  # MiB of answers to earlier questions to search, too; 0: none
 
     def __post_init__(self) -> None:
         self.check_match()
@@ -58,7 +58,7 @@ class Suffix(MatchingDrafter):
     def remembers(self) -> int:
         return self.remember
 
-    store: ClassVar[SparseStore | None] = None  # once bound, with a datastore
+    store: ClassVar[SparseStore | None] = None  # set by ``bind``, with a datastore
 
     def loads(self, run: Run) -> Sequence[Source]:
         return _corpus.sources(SparseDatastore, self.datastore, run) if self.datastore else ()
@@ -87,7 +87,7 @@ class SuffixSession(DraftSessionBase):
         self.automaton = SuffixAutomaton(options.match)
 
     def matched(self, context: Context, room: Room) -> tuple[Sequence[int], Match] | None:
-        """A text, context or corpus, and the place in it to copy from."""
+        """Return a text (context, corpus or earlier answer) and the place in it to copy from."""
         options = self.options
         self.automaton.extend(context.tokens[self.automaton.size :])
         match = self.automaton.match
@@ -109,7 +109,7 @@ class SuffixSession(DraftSessionBase):
     def _remembered(
         self, context: Context, room: Room, least: int
     ) -> tuple[Sequence[int], Match] | None:
-        """What followed in answers to earlier questions, where they match ``least`` tokens."""
+        """Return what followed in answers to earlier questions, if they match ``least`` tokens."""
         kit, options = self.kit, self.options
         if kit.earlier is None or not options.remember or least > options.match:
             return None

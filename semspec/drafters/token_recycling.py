@@ -1,4 +1,4 @@
-"""Token Recycling: what the target thought of after a token the last time, as a tree (Luo et al. 2025)."""
+"""Token Recycling: draft a tree of the target's top tokens at each token's last occurrence (Luo et al. 2025)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from semspec.types import Context, Draft, Room, What
 @register("drafter", "token_recycling")
 @dataclass(frozen=True, kw_only=True)
 class TokenRecycling(DrafterBase):
-    """Follows the target's last top tokens after each token, through a static tree."""
+    """Fills a static tree with the target's last top tokens after each token."""
 
     top_k: int = 8
     nodes: int = 80
@@ -42,11 +42,11 @@ class TokenRecycling(DrafterBase):
 
 @lru_cache
 def shape(top_k: int, nodes: int, depth: int) -> tuple[tuple[int, int], ...]:
-    """The static tree: of every node its parent, and its rank among the parent's top tokens.
+    """Return the static tree: of every node its parent, and its rank among the parent's top tokens.
 
     A token of rank r (from 0) is expected with probability 2^-(r + 1), so that a node weighs
-    2^-(sum of r + 1 along its path). The heaviest nodes make the tree, of equals the one that was
-    reached first; parents come before children.
+    2^-(sum of r + 1 along its path). The heaviest nodes make the tree, ties by which was reached
+    first; parents come before children.
     """
     made: list[tuple[int, int]] = []
     heap = [(rank + 1, rank, ROOT, rank, 1) for rank in range(top_k)]
@@ -65,7 +65,7 @@ class TokenRecyclingSession(RememberingSession):
     def __init__(self, options: TokenRecycling, kit: Kit) -> None:
         super().__init__(Memory(top_k=options.top_k))
         self.options, self.kit = options, kit
-        self.matrix: dict[int, list[int]] = {}  # the rows that any pass has filled
+        self.matrix: dict[int, list[int]] = {}  # token -> the target's top tokens after it
         self._recycled = 0  # positions whose rows are in the matrix
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
@@ -74,13 +74,13 @@ class TokenRecyclingSession(RememberingSession):
         options = self.options
         proposal = Proposal(self.kit, room)
         static = shape(options.top_k, options.nodes, options.depth)
-        # after each token the target's favourites, the likeliest first
+        # after each token the target's top tokens, the likeliest first
         proposal.grow(static, lambda token: self.matrix.get(token, []), context.tokens[-1])
         return proposal.draft()
 
     def _recycle(self, context: Context) -> None:
-        """Row x of the matrix becomes the target's top tokens at the newest position of x."""
-        # a row of the last token itself may be there or not: left out, the text alone decides
+        """Set row x of the matrix to the target's top tokens at the newest position of x."""
+        # the last token's row may or may not be known: without it, the text alone decides
         start, end = self._recycled, min(self.memory.known, len(context) - 1)
         if start < end:
             rows = self.memory.tops[start:end].tolist()

@@ -1,4 +1,4 @@
-"""A head's folder, and the tensors it borrows from its target: strict names, shapes and types."""
+"""Read a head's sizes and the tensors it borrows from its target, checking names, shapes and types."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGEST = 1 << 24  # the limit of every size, so that allocations stay small
 def number(
     config: Mapping[str, Any], name: str, default: int | None = None, most: int = LARGEST
 ) -> int:
-    """Return a size from a head's config.json; raise UserError if it is none."""
+    """Return a size from a head's config.json; raise UserError if it is not one."""
     value = default if config.get(name) is None else config[name]
     if type(value) is not int or not 1 <= value <= most:
         raise UserError(

@@ -3,7 +3,7 @@
 ``pickled.py`` starts this file as a script, without semspec. The checkpoint and the file to write are open
 when it starts. torch is imported and has read a checkpoint of ours before the kernel's filter closes
 everything but memory and open files: no file can be opened, no socket made and no process started. Only then
-the foreign checkpoint is read, by torch's own unpickler, which knows tensors and plain values alone.
+is the foreign checkpoint read, by torch's own unpickler, which accepts only tensors and plain values.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ WRAPPERS = (
     "model_state_dict",
     "module",
     "model",
-)  # what a training run saves around it
+)  # keys that a training run wraps around the tensors
 ZIP, ZIP_END = b"PK\x03\x04", b"PK\x05\x06"
-TAIL = (1 << 16) + 22  # the last record of a zip file lies within so many bytes
+TAIL = (1 << 16) + 22  # the last record of a zip file lies within this many bytes of its end
 PICKLE = b"\x80"
 POINTER = b"version https://git-lfs"
-TENSORS, NAME = 20_000, 400  # at most; characters of a name
+TENSORS, NAME = 20_000, 400  # limits: how many, and characters of a name
 PART = 1 << 24  # bytes written at a time
 ASKS = re.compile(r"GLOBAL ([\w.]{1,100})")
 
@@ -100,7 +100,7 @@ def confine() -> str | None:
 
 
 def limit(order: dict[str, Any]) -> None:
-    """Set the limits of memory, time, size and number of what the process may use from here on."""
+    """Limit memory, CPU time, file size and processes from here on."""
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     for name, most in (
         (resource.RLIMIT_AS, taken + order["memory"]),
@@ -127,12 +127,12 @@ def warm_up() -> None:
         assert len(tensors) == len(made) and data
     try:
         torch.load(io.BytesIO(b"\x80\x02cos\nsystem\n."), weights_only=True)
-    except Exception as error:  # its way of refusing imports modules, too
+    except Exception as error:  # refusing imports further modules, too
         told(error)
 
 
 def loaded(file: Any) -> Any:
-    """Return what torch has stored in a file; raise RefusedError, which says what is wrong with it, for any other."""
+    """Return what torch has stored in a file; raise RefusedError, with the reason, if it cannot be read."""
     import torch
 
     begins = file.read(len(POINTER))
@@ -165,8 +165,8 @@ def taken(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a checkpoint's tensors by name, and the header that describes them.
 
-    Where names begin with one of ``prefixes``, these alone. Raises RefusedError for what is no
-    tensor, or no plain one, or more bytes than ``largest``.
+    If any names begin with one of ``prefixes``, only these. Raises RefusedError for a value that is
+    not a plain tensor, or if all together have more bytes than ``largest``.
     """
     import torch
 
@@ -224,7 +224,7 @@ def write(descriptor: int, data: bytes) -> None:
 
 
 def told(error: BaseException) -> str:
-    """Return what to say about an error: of torch's many lines, the name that the pickle asks for."""
+    """Return one line about an error: out of torch's many lines, the name that the pickle asks for."""
     text = str(error)
     if asked := ASKS.search(text):
         return f"it asks for {asked[1]}, which no checkpoint of tensors needs"
@@ -238,7 +238,7 @@ def main() -> None:
     sys.path.extend(p for p in order["packages"] if p not in sys.path)
     if sys.platform == "linux":  # it dies with the process that started it
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, 9, 0, 0, 0)
-    if os.getppid() != order["parent"]:  # it was gone before
+    if os.getppid() != order["parent"]:  # which has ended already
         os._exit(0)
     reply: dict[str, Any] = {}
     try:

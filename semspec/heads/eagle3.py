@@ -60,13 +60,13 @@ class Shape:
     layers: tuple[int, int, int]  # low, middle, high: as in transformers' hidden_states
     frequencies: Tensor  # [head_dim / 2] of the rotary embedding
     rope_scale: float
-    normed_residual: bool = False  # the normed feature is what attention's output is added to
+    normed_residual: bool = False  # attention's output is added to the normed feature
     biases: tuple[str, ...] = ()  # of BIASED, those that must have one
 
     def layout(self, there: Collection[str]) -> Layout:
-        """Return every tensor of a checkpoint that holds ``there``.
+        """Return every tensor that a checkpoint must have; ``there`` are the names that it has.
 
-        The embedding, the last matrix, the biases and t2d are optional; d2t is where every token can
+        The embedding, the last matrix, the biases and t2d are optional; so is d2t if every token can
         be drafted.
         """
         d, q, kv = self.width, self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -119,9 +119,9 @@ def read_shape(folder: Path, target: Path) -> Shape:
 
 
 def own_shape(folder: Path, config: Mapping[str, Any]) -> Shape:
-    """Return the part of the shape in a head's own config, laid out as EAGLE-3's; the rest is its target's.
+    """Return the part of the shape that a head's own config gives, in EAGLE-3's layout; the target gives the rest.
 
-    Raises UserError if it is none.
+    Raises UserError if it is not the config of an EAGLE-3 head.
     """
     if "medusa_num_heads" in config:
         raise UserError(f"{folder} holds Medusa heads: use draft=medusa, or name an EAGLE-3 head")
@@ -229,7 +229,7 @@ class Eagle3:
     def load(cls, folder: Path, target: Path, weights: Callable[[], Path] | None = None) -> Self:
         """Read a checkpoint, with the target's embedding if it has none; raise UserError if it is bad.
 
-        ``weights`` returns the target's folder once its weights are there; without it they are.
+        ``weights`` returns the target's folder once its weights are there; without it, ``target`` has them.
         """
         folder = ready(folder)
         shape = read_shape(folder, target)
@@ -377,7 +377,7 @@ def complete_maps(tensors: dict[str, Tensor], vocabulary: int) -> None:
     if "d2t" not in tensors:
         return
     d2t = tensors["d2t"]
-    if len(d2t) == vocabulary and not bool(d2t.any()):  # then EAGLE leaves t2d as it was made
+    if len(d2t) == vocabulary and not bool(d2t.any()):  # EAGLE then keeps t2d's initial values
         del tensors["d2t"]
         tensors.pop("t2d", None)
         return

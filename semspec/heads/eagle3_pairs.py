@@ -1,9 +1,9 @@
-"""The pairs of one context in an EAGLE-3 head's cache, and what was drafted behind them.
+"""The pairs of one context in an EAGLE-3 head's cache, and the draft after them.
 
-A pair is the feature of a position and the token after it. The context's pairs stay in the cache; what a draft writes behind
-them is overwritten by the next, so that nothing is rolled back.
+A pair is the feature of a position and the token after it. The context's pairs stay in the cache; what a draft writes after
+them is overwritten by the next draft, so that nothing is rolled back.
 
-pairs = Pairs(head)                       # or ``eagle3_step.pairs_of``, which knows a shorter way on a CPU
+pairs = Pairs(head)                       # or ``eagle3_step.pairs_of``, which has a faster way on a CPU
 pairs.follow(tokens, features)            # the context's new pairs
 logits = pairs.logits()                   # [1, draft vocabulary]: of what follows the context
 logits = pairs.nodes(tokens, parents)     # [n, draft vocabulary]: of what follows the new nodes of one level
@@ -22,7 +22,7 @@ from semspec.heads.eagle3 import Attend, Eagle3
 
 
 class PairsBase:
-    """The pairs of a context, and which nodes of the draft behind them there are."""
+    """The pairs of a context, and the nodes of the draft after them."""
 
     def __init__(self) -> None:
         self.context = 0  # pairs of the context, in the cache
@@ -31,7 +31,7 @@ class PairsBase:
         self.outputs = torch.empty(0)
 
     def follow(self, tokens: Sequence[int], features: Tensor) -> None:
-        """Take the context's new pairs into the cache: their tokens, and features [n, 3 * target width]."""
+        """Add the context's new pairs to the cache: their tokens, and features [n, 3 * target width]."""
         raise NotImplementedError
 
     def logits(self) -> Tensor:
@@ -41,20 +41,20 @@ class PairsBase:
     def nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
         """Return raw logits [n, draft vocabulary] of the tokens after new nodes, all of one level.
 
-        ``parents`` are nodes of an earlier level, in the order in which they were given; -1 is the context. Their outputs stand in
-        for features.
+        ``parents`` are nodes of an earlier level, numbered in the order in which they were given; -1 is the context. Their
+        outputs stand in for features.
         """
         raise NotImplementedError
 
     def born(self, parents: Sequence[int]) -> tuple[int, int]:
-        """Take note of new nodes; return how many there were before, and the new ones' depth, 1 behind the context."""
+        """Record new nodes; return how many there were before, and the depth of the new ones (1: after the context)."""
         before = len(self.sees)
         for node, parent in enumerate(parents, start=before):
             self.sees.append([*(self.sees[parent] if parent >= 0 else ()), node])
         return before, len(self.sees[-1])
 
     def unseen(self, before: int) -> NDArray[np.bool_]:
-        """Return [new, all nodes]: what the nodes after the first ``before``, all of one level, do not see."""
+        """Return [new, all nodes]: which nodes the ones after the first ``before``, all of one level, do not see."""
         new = self.sees[before:]
         found = np.ones((len(new), len(self.sees)), np.bool_)
         found[np.arange(len(new))[:, None], new] = False
@@ -62,7 +62,7 @@ class PairsBase:
 
 
 class Pairs(PairsBase):
-    """In the head's own operations, on any device."""
+    """Pairs by the head's own operations, on any device."""
 
     def __init__(self, head: Eagle3) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Pairs(PairsBase):
     def nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
         before, depth = self.born(parents)
         at, count, mask = self.context + before, len(tokens), None
-        if count > 1 or depth <= before:  # else of a chain, which sees all
+        if count > 1 or depth <= before:  # else the node of a chain, which sees all
             unseen = np.pad(self.unseen(before), ((0, 0), (self.context, 0)))
             mask = torch.from_numpy(~unseen).to(self.outputs.device)
         position = self.context + depth - 1
@@ -110,7 +110,7 @@ class PairCache:
         self.keys = self.values = torch.empty(head.shape.kv_heads, 0, head.shape.head_dim)
 
     def attend(self, at: int, mask: Tensor | None) -> Attend:
-        """Attention of new pairs, written at ``at``, as ``mask`` says; None: to all before them."""
+        """Return the attention of new pairs, which it writes at ``at``; without ``mask``, to all before them."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             end = at + k.shape[-2]
@@ -120,7 +120,7 @@ class PairCache:
             if at and mask is None:  # one pair: the heads that share keys become its rows
                 rows = q.reshape(1, len(keys[0]), -1, q.shape[-1])
                 return F.scaled_dot_product_attention(rows, keys, values).reshape(q.shape)
-            # a whole prompt needs no mask of its length squared
+            # is_causal saves a whole prompt a mask of its length squared
             return F.scaled_dot_product_attention(
                 q[None], keys, values, mask if at else None, is_causal=not at, enable_gqa=True
             )[0]

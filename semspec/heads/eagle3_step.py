@@ -1,9 +1,9 @@
-"""The EAGLE-3 head's layer over a few pairs in float32 on a CPU, with as few operations as possible.
+"""Run the EAGLE-3 head's layer over a few pairs in float32 on a CPU, with as few operations as possible.
 
-What ``engines._lean.step`` does for models: the cost of so small a layer is that of calling torch. The norm's factor goes into the
-product, one complex product turns queries and keys, keys and values are one row of the cache, and of a small vocabulary the tokens'
-half of the first product is looked up. Of the context's new pairs only the last one has an output that anybody reads: of the
-others there are keys and values alone.
+This is what ``engines._lean.step`` does for models: the cost of so small a layer is that of calling torch. The norm's
+factor goes into the product, one complex product rotates queries and keys, keys and values are one row of the cache, and
+for a small vocabulary the tokens' half of the first product comes from a table. Only the last of the context's new pairs
+has an output that is read; for the others, only keys and values are computed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from semspec.deferred import functional as F
 from semspec.heads.eagle3 import Eagle3
 from semspec.heads.eagle3_pairs import Pairs, PairsBase
 
-MOST = 1 << 24  # numbers: the largest table of what tokens give
+MOST = 1 << 24  # numbers in the largest table of the tokens' half
 FIRST_POSITIONS = 256
 Rows: TypeAlias = NDArray[np.float32]
 Turns: TypeAlias = NDArray[np.complex64]
 
 
 def pairs_of(head: Eagle3) -> PairsBase:
-    """Return the pairs of a new context, in the way that is cheapest where the head is."""
+    """Return the pairs of a new context, in the implementation that is cheapest on the head's device."""
     step = HeadStep.of(head)
     return Pairs(head) if step is None else StepPairs(step)
 
@@ -42,7 +42,7 @@ class HeadStep:
         self.queries = shape.heads * shape.head_dim
         of_tokens, of_features = head.qkv[:, : shape.width], head.qkv[:, shape.width :]
         self._of_tokens, self._of_features = of_tokens.t(), of_features
-        # the head's own matrices, seen from the other side: a second copy would take the place of others in the processor's cache
+        # transposed views of the head's own matrices: copies would displace others from the processor's cache
         self._qkv, self._out, self._last = of_features.t(), head.out.t(), head.head.t()
         self._gate_up, self._down = head.gate_up.t(), head.down.t()
         self._root = math.sqrt(shape.width)
@@ -54,7 +54,7 @@ class HeadStep:
 
     @classmethod
     def of(cls, head: Eagle3) -> HeadStep | None:
-        """Return a head's own, made when it is first asked for; None where the head is not in float32 on a CPU."""
+        """Return the head's own step, made on first use; None if the head is not in float32 on a CPU."""
         if head.embed.device.type != "cpu" or head.embed.dtype != torch.float32:
             return None
         if head.step is None:
@@ -63,7 +63,7 @@ class HeadStep:
         return step
 
     def _computed(self, rows: Tensor) -> Rows:
-        """Return what tokens of these rows of the embedding add to queries, keys and values."""
+        """Return what tokens with these embedding rows add to queries, keys and values."""
         given = rows @ self._of_tokens
         if self.head.qkv_bias is not None:
             given += self.head.qkv_bias
@@ -94,10 +94,10 @@ class HeadStep:
         at: int,
         mask: Tensor,
     ) -> Tensor:
-        """Return a [n, width] of pairs side by side, whose rows of the cache begin at ``at``.
+        """Return a [n, width] of pairs of one level, whose rows of the cache begin at ``at``.
 
-        ``turns`` [1, head_dim / 2]. ``mask`` [n * group, at + n] has 0 for each row that a pair sees, else -inf; heads that share keys
-        are rows beside each other.
+        ``turns`` [1, head_dim / 2]. ``mask`` [n * group, at + n] has 0 for each row that a pair sees, else -inf; heads that
+        share keys are adjacent rows.
         """
         head, shape, count = self.head, self.head.shape, len(tokens)
         d, kv, group = shape.head_dim, shape.kv_heads, self.group
@@ -129,7 +129,7 @@ class HeadStep:
         return x if down is None else x.add_(down)
 
     def pair(self, token: int, x: Tensor, turns: Turns, cache: StepCache, at: int) -> Tensor:
-        """Return a [width] of one pair that sees all before it, as ``level`` does, by vectors.
+        """Return a [width] of one pair that sees all before it, like ``level`` but on vectors.
 
         ``turns`` [1, head_dim / 2].
         """
@@ -170,7 +170,7 @@ class HeadStep:
         return torch.addmm(self._zero, h, self._last, beta=0, alpha=self._root)
 
     def _scale(self, x: Tensor) -> float:
-        """Return 1 / rms(x) of a vector: the factor of a product with what is normed."""
+        """Return 1 / rms(x) of a vector: the factor that norms a product with it."""
         own = x.numpy()
         return 1 / math.sqrt(float(own.dot(own)) / len(own) + self.head.shape.eps)
 
@@ -180,7 +180,7 @@ class HeadStep:
 
 
 class StepPairs(PairsBase):
-    """By the short way of a CPU."""
+    """Pairs by the fewer operations of ``HeadStep``, on a CPU."""
 
     def __init__(self, step: HeadStep) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class StepPairs(PairsBase):
         before, depth = self.born(parents)
         at, count, position = self.context + before, len(tokens), self.context + depth - 1
         turns = self._turns(position + 1)[position]
-        if count == 1 and depth > before:  # of a chain, which sees all
+        if count == 1 and depth > before:  # the node of a chain, which sees all
             new = self.step.pair(tokens[0], self.outputs[-1], turns, self.cache, at)[None]
         else:
             mask = folded_mask(self.unseen(before), self.context, self.step.group)
@@ -227,7 +227,7 @@ class StepCache:
         self._keys = self._values = torch.empty(0)
 
     def written(self, at: int, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Write keys and values behind one another from ``at`` on, and return all up to there: [1, kv_heads, positions, d] each."""
+        """Write rows of keys and values from ``at`` on; return all up to their end, [1, kv_heads, positions, d] each."""
         end = at + len(rows)
         if end > len(self.rows):
             room = max(FIRST_POSITIONS, 1 << (end - 1).bit_length())

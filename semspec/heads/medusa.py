@@ -32,9 +32,7 @@ class Shape:
     blocks: int
     width: int
     vocabulary: int
-    own_last: bool = (
-        True  # False: the target's last matrix serves all heads, as in Medusa's version 2
-    )
+    own_last: bool = True  # False: all heads use the target's last matrix, as in Medusa's version 2
 
     def layout(self) -> Layout:
         """Return every tensor of a checkpoint: HEAD.BLOCK.linear.weight, then the last matrix."""
@@ -70,7 +68,7 @@ class Medusa:
     def load(cls, folder: Path, target: Path, weights: Callable[[], Path] | None = None) -> Self:
         """Read a checkpoint of heads that belong to this target; raise UserError if it does not fit.
 
-        ``weights`` returns the target's folder once its weights are there; without it they are.
+        ``weights`` returns the target's folder once its weights are there; without it, ``target`` has them.
         """
         folder = ready(folder)
         config = read_json(folder / "config.json")
@@ -109,7 +107,7 @@ class Medusa:
 def shape_of(config: Mapping[str, Any], naming: MedusaNaming, width: int, vocabulary: int) -> Shape:
     """Return the shape of heads for a target; raise UserError if the config claims impossible sizes.
 
-    A config may claim fewer heads than the file has: the file is right. It may claim neither.
+    If the config claims fewer heads than the file has, the file is right. The config may also lack the sizes.
     """
     layers = ("medusa_num_layers", "num_hidden_layers" if naming.vllm else "medusa_num_layers")
     many = ("medusa_num_heads", "num_heads" if naming.vllm else "medusa_num_heads")

@@ -1,6 +1,6 @@
-"""Pickled heads and judges that others published: read by a confined process, handed over as safetensors.
+"""Convert pickled heads and judges that others published to safetensors, in a confined process.
 
-What comes back is a foreign file like any other, and is read as one (``semspec.storage.foreign``).
+The result is a foreign file like any other, and is read as one (``semspec.storage.foreign``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from semspec.storage.pipes import first_line
 
 WORKER = Path(__file__).with_name("_unpickle_worker.py")
 LARGEST = 64 << 30  # bytes of a file
-MEMORY = 512 << 20  # bytes, beside twice the file's
+MEMORY = 512 << 20  # bytes, in addition to twice the file's size
 STARTING = 120.0  # seconds to import torch on a busy machine
 SPEED = 10 << 20  # bytes a second that the slowest disk gives
 REPLY = 4096  # bytes of what the process says
@@ -38,10 +38,10 @@ def hand_over(
 ) -> None:
     """Write the tensors of a pickled checkpoint to ``out`` as safetensors.
 
-    Where names begin with one of ``prefixes``, these alone. A process of its own reads the checkpoint,
-    within limits of memory, time and size and without the environment. It can open no file and reach no
-    network, unless ``strict`` is False. Raises UserError if it is refused, exceeds its limits, or if this
-    system cannot confine processes.
+    If any names begin with one of ``prefixes``, only these. A separate process reads the checkpoint, within
+    limits of memory, time and size and without the environment. It can open no file and reach no network,
+    unless ``strict`` is False. Raises UserError if the file is refused, if the process exceeds its limits,
+    or if this system cannot confine processes.
     """
     try:
         file = foreign.open_plain(path)
@@ -85,7 +85,7 @@ def _ask(order: dict[str, Any], seconds: float) -> tuple[dict[str, Any] | None, 
     """Return the process's reply (None: it took too long, empty: it died) and its exit status."""
     kept = (order["read"], order["write"])
     process = subprocess.Popen(
-        # -I: no variables, no user's packages, and no module beside it is importable
+        # -I: no environment variables, no packages of the user, and no module beside the script
         [sys.executable, "-I", "-B", str(WORKER), json.dumps(order)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -113,6 +113,6 @@ def _ask(order: dict[str, Any], seconds: float) -> tuple[dict[str, Any] | None, 
 
 
 def _variables() -> dict[str, str]:
-    """Return the environment: where shared libraries are, and nothing that is anybody's secret."""
+    """Return an environment that tells where shared libraries are, and holds no secrets."""
     kept = {n: v for n in ("LD_LIBRARY_PATH",) if (v := os.environ.get(n))}
     return kept | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

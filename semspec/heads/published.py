@@ -1,8 +1,8 @@
-"""Heads as others publish them: the files that hold one, and our names for what is in them.
+"""Find the files of heads as others publish them, and map the names of their tensors to ours.
 
-EAGLE-3's own naming and speculators' for the one, Medusa's own, TGI's and vLLM's for the other
-(docs/heads.md). What is stored as safetensors is read from where it is. What is pickled is read by
-``python -m semspec.convert_head`` alone, which puts a copy where ``ready`` finds it.
+EAGLE-3 heads come with EAGLE-3's own names or speculators', Medusa heads with Medusa's own, TGI's or
+vLLM's (docs/heads.md). Safetensors are read where they are. Pickled files are read only by
+``python -m semspec.convert_head``, which puts a copy where ``ready`` finds it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PICKLED = Wanted(
 MODEL_WITH_HEADS = (
     "medusa_head.",
     "medusa_heads.",
-)  # before the heads' names, in a whole model's file
+)  # prefixes of the heads' names, in a whole model's file
 _MEDUSA = re.compile(r"(\d{1,3})\.(\d{1,3})\.(?:(linear)\.(weight|bias)|weight)")
 _VLLM_BLOCK = re.compile(r"blocks\.(\d{1,3})\.layers\.(\d{1,3})\.(weight|bias)")
 _VLLM_LAST = re.compile(r"lm_heads\.(\d{1,3})\.weight")
@@ -46,7 +46,7 @@ _FLAT = (
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The stored name of each of a head's tensors, by ours; and what there is to tell about it."""
+    """The stored name of each of a head's tensors, keyed by ours, and lines to tell the user about it."""
 
     names: Mapping[str, str]
     told: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Naming:
 
 
 def ready(folder: Path) -> Path:
-    """Return the folder to read a head from: itself, or what was converted of a snapshot of the Hub.
+    """Return the folder to read a head from: itself, or the converted copy of a Hub snapshot.
 
     Raises UserError, naming the command, if the head is pickled and was not converted.
     """
@@ -79,7 +79,7 @@ def ready(folder: Path) -> Path:
 
 
 def command(folder: Path) -> str:
-    """Return the whole command that converts the head in a folder, or in a snapshot of the Hub."""
+    """Return the whole command that converts the head in a folder or Hub snapshot."""
     if converted_place(folder) is not None:
         repo = folder.parents[1].name.removeprefix("models--").replace("--", "/", 1)
         return f"{COMMAND} path={shlex.quote(f'{repo}@{folder.name}')}"
@@ -87,7 +87,7 @@ def command(folder: Path) -> str:
 
 
 def converted_place(folder: Path) -> Path | None:
-    """Return where the converted copy of a snapshot of the Hub is kept; None for any other folder."""
+    """Return where the converted copy of a Hub snapshot is kept; None for any other folder."""
     repo = folder.parent.parent
     if folder.parent.name != "snapshots" or not repo.name.startswith("models--"):
         return None
@@ -97,8 +97,8 @@ def converted_place(folder: Path) -> Path | None:
 def needs_conversion(folder_or_repo: str, revision: str | None = None) -> str | None:
     """Return the whole command that converts a head before a run can use it.
 
-    None if the head loads as it is, if it was converted before, or if nobody can say: it is not downloaded and the
-    Hub cannot be reached. Raises UserError if the Hub says that there is no such repository.
+    None if the head loads as it is, if it was converted before, or if this is unknown, because it is not downloaded and
+    the Hub cannot be reached. Raises UserError if the Hub says that there is no such repository.
     """
     local = Path(folder_or_repo).expanduser()
     if folder_or_repo.startswith(EMBEDDED):
@@ -126,7 +126,7 @@ def _pickled_only(names: Sequence[str]) -> bool:
 def tensor_files(folder: Path, *preferred: str) -> list[Path]:
     """Return the safetensors files that hold a head: a preferred one, all shards, or the only one.
 
-    Raises UserError if there are none, or if they are not as the manifest of a folder of ours says.
+    Raises UserError if there are none, or if they differ from the manifest of a folder of ours.
     """
     known = [folder / name for name in preferred if (folder / name).exists()]
     files = known[:1] or weight_files(folder)
@@ -137,10 +137,10 @@ def tensor_files(folder: Path, *preferred: str) -> list[Path]:
 
 
 def pickled_files(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the pickled files that hold a head, and whether shards were left out as lines to tell.
+    """Return the pickled files that hold a head, and lines to tell the user about shards left out.
 
     Of a whole model that was trained with its heads, only the shards with heads. Raises UserError if
-    there are none, or several that could be meant.
+    there are none, or several that could be the head.
     """
     index = folder / "pytorch_model.bin.index.json"
     if index.exists():
@@ -175,7 +175,7 @@ def pickled_files(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def eagle3_config(config: Mapping[str, Any], at: Path) -> dict[str, Any]:
-    """Return a head's config laid out as EAGLE-3's own; speculators' nests the layer's part.
+    """Return a head's config in EAGLE-3's own layout; speculators' configs nest the layer's part.
 
     Raises UserError if it describes no EAGLE-3 head.
     """
@@ -201,7 +201,7 @@ def eagle3_config(config: Mapping[str, Any], at: Path) -> dict[str, Any]:
 
 
 def eagle3_names(stored: Iterable[str]) -> Naming:
-    """Return EAGLE-3's own names of a checkpoint's tensors; raises UserError if two have the same."""
+    """Return EAGLE-3's own names of a checkpoint's tensors; raise UserError if two have the same."""
     names: dict[str, str] = {}
     left = []
     for name in sorted(stored):
@@ -231,7 +231,7 @@ def is_eagle3(stored: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MedusaNaming(Naming):
-    """The same, and how many heads and blocks there are."""
+    """The same, with the number of heads and blocks."""
 
     heads: int = 0
     blocks: int = 0
@@ -239,7 +239,7 @@ class MedusaNaming(Naming):
 
 
 def medusa_names(stored: Mapping[str, Sequence[int]]) -> MedusaNaming:
-    """Return Medusa's own names of a checkpoint's tensors, which are given with their shapes.
+    """Return Medusa's own names of a checkpoint's tensors; ``stored`` maps their names to shapes.
 
     Raises UserError for vLLM's shortened vocabulary: its heads give no probability to other tokens.
     """
@@ -267,7 +267,7 @@ def medusa_names(stored: Mapping[str, Sequence[int]]) -> MedusaNaming:
     if vllm:
         own_names = {own: name for name, own in known.items()}
         shared = own_names.get("lm_head.weight")
-        if shared is None and set(lasts) == {0} and heads > 1:  # the target's, kept once
+        if shared is None and set(lasts) == {0} and heads > 1:  # the target's, stored once
             shared = lasts.pop(0)
         for head in range(heads):
             if (matrix := lasts.pop(head, shared)) is not None:

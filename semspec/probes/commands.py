@@ -1,4 +1,4 @@
-"""The command that trains a probe which a run lacks."""
+"""Build the command that trains a probe which is missing for a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from semspec.types import Role
 
 DATA = "simplescaling/s1K"  # chains of thought that the paper trains on
 PROBLEMS = 1000  # all of them
-# enough steps for a probe (the embedded ones have fewer), and states that take tens of gigabytes, not terabytes
+# enough steps for a probe (the embedded ones have fewer), and states of tens of gigabytes, not terabytes
 BOUNDS = ("contexts=4000", "keep=4")
 
 
 def arguments(
     models: Mapping[Role, ModelConfig], role: Role, features: str, split: str, routes: bool = False
 ) -> list[str]:
-    """Return the arguments of ``python -m semspec.train_probe``, as one would give them here; ``routes``: a router."""
+    """Return the arguments of ``python -m semspec.train_probe`` for these models; ``routes``: for a router."""
     given = [*config.naming("model", models["target"])]
     if "draft" in models:
         given += config.naming("draft", models["draft"])

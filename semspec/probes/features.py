@@ -1,4 +1,4 @@
-"""A probe's view of a step, as one row of numbers.
+"""Build a probe's view of a step: one row of numbers.
 
     [pooling 1: layer 0 ... layer L | pooling 2: ... | log-probability features]
 
@@ -18,7 +18,7 @@ from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 
 FLOOR = -20.0  # lower log-probabilities add no information, and would dominate every sum
-UNLIKELY = (-1.0, -2.0, -4.0)  # tokens below are counted
+UNLIKELY = (-1.0, -2.0, -4.0)  # tokens below each of these are counted
 LOGPROB_NAMES = (
     *("lowest", "second lowest", "third lowest", "mean", "sum", "first", "last", "deviation"),
     *(f"below {t:g}" for t in UNLIKELY),
@@ -28,7 +28,7 @@ LOGPROB_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The pooled states of a probe, and the choice of log-probabilities in addition."""
+    """Which pooled states a probe reads, and whether it also reads log-probabilities."""
 
     pooling: tuple[str, ...] = ("mean",)
     layers: tuple[int, ...] = ()  # of 0 (embeddings) to L (after the final norm); (): all

@@ -38,7 +38,7 @@ class Folded:
 
     @property
     def finite(self) -> bool:
-        """True unless a weight overflowed when the standardisation was folded in."""
+        """Return True unless a weight overflowed when the standardisation was folded in."""
         weights = (self.w1, self.b1, self.w2, self.b2, self.w3, self.b3)
         return all(bool(weight.isfinite().all()) for weight in weights)
 

@@ -1,1 +1,1 @@
-"""Rules decide how much of a draft to keep: one file for each."""
+"""Rules, one per file: each decides how much of a draft to keep."""

@@ -1,4 +1,4 @@
-"""The defaults of a rule, and the checks that follow from what it declares."""
+"""Defaults for rules, and the setup checks that follow from what a rule declares."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class RuleBase(Plugin):
                 f" {setup.accept_option}=typical"
             )
         setup.check_models(me, self.models(), "rule")
-        # where nothing is drafted, no rule is ever asked
+        # without drafts the rule is never asked
         if (missing := self.needs - setup.engine.offers) and not drafter.plain:
             verified, otherwise = setup.engine.verifies(setup)
             if not verified:

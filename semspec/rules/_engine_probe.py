@@ -1,7 +1,7 @@
-"""A probe that sits inside an engine: rules ask for its scores in place of the states.
+"""Let the engine run a probe: a rule then asks for scores instead of hidden states.
 
-A rule works with either, ``Probe`` or ``Inside``; which one is decided once, when the rule is bound.
-The engine that offers ``What.SCORE`` must give it: no falling back.
+A rule works with a ``Probe`` or an ``Inside``; ``for_engine`` chooses once, when the rule is bound.
+An engine that offers ``What.SCORE`` must deliver it: there is no fallback.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Inside:
     def score(self, values: Mapping[Read, Any], reads: Sequence[Read], spans: Spans) -> Tensor:
         (read,) = (read for read in reads if read.what is What.SCORE)
         scores: Tensor = values[read]
-        return scores[: len(spans)]  # a generated tail may be no unit of the draft
+        return scores[: len(spans)]  # without the generated tail, which may be no unit of the draft
 
 
 Scorer = Probe | Inside
 
 
 def for_engine(probe: Scorer, offers: Collection[What]) -> Scorer:
-    """Return a remote handle if the engine scores probes itself, else the probe."""
+    """Return a handle to the engine's copy if the engine scores such probes itself, else the probe."""
     if isinstance(probe, Probe) and What.SCORE in offers and probe.features.pooling:
         return Inside(probe.digest)
     return probe

@@ -1,4 +1,4 @@
-"""Probes for rules: named by an option, or found by the index in conf/probes.yaml, and checked."""
+"""Find the probes of a rule, by option or in the index conf/probes.yaml, and check them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Probed(RuleBase):
     target_probe: str | None = None  # a folder or a Hub repository[@revision]; None: by the index
     allow_mismatch: bool = False  # use a probe that was trained for something else
 
-    # whether a probe must read the features asked for: what is recorded is what was asked
+    # whether the probe must read the features that the options name: the run records the options
     held: ClassVar[bool] = True
 
     def probes(self) -> Mapping[Role, tuple[str | None, str]]:
-        """By role, the probe that was named, if any, and the features that it reads."""
+        """Return by role the probe that an option names, if any, and the features that it reads."""
         raise NotImplementedError
 
     def probe_sources(self, run: Run) -> dict[Role, ProbeSource]:
@@ -44,7 +44,7 @@ class Probed(RuleBase):
         return [base.source(f"{role} probe", at.place, at.revision) for role, at in found.items()]
 
     def asking(self, role: Role, features: str) -> str | None:
-        """The option that asks for these features of that role's probe, if there is one."""
+        """Return the option that asks for these features of that role's probe, if there is one."""
         return None
 
     def _source(self, given: str | None, features: str, role: Role, run: Run) -> ProbeSource:

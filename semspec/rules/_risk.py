@@ -1,4 +1,4 @@
-"""What rules that keep an asked risk share: their options, a separate calibration, and the runs that a guarantee is for."""
+"""Shared code of rules that keep a requested risk: options, calibration, and whether its guarantee covers the run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from semspec.rules._base import RuleBase
 
 
 class Certifiable(RuleBase):
-    """A rule whose thresholds may come from a calibration of the score that has the rule's name.
+    """A rule whose thresholds may come from a calibration of the score with the rule's name.
 
-    It declares these options itself, so that they stand where it wants them.
+    Subclasses declare these options themselves, which sets their order.
     """
 
     calibration: str | None
@@ -28,14 +28,14 @@ class Certifiable(RuleBase):
     confidence: float
     allow_mismatch: bool
 
-    certify: ClassVar[Callable[..., Any]]  # thresholds from columns, at a risk
+    certify: ClassVar[Callable[..., Any]]  # computes thresholds from columns, for a risk
 
     def columns(self, given: RiskCalibration) -> tuple[list[Any], ...]:
-        """Return what thresholds are certified on; raise UserError for the calibration of another score."""
+        """Return the columns to certify thresholds on; raise UserError if the calibration is of another score."""
         raise NotImplementedError
 
     def check_risk(self, alone: str = "") -> None:
-        """Raise UserError unless a risk and its calibration are given together; ``alone``: what may take their place."""
+        """Raise UserError unless risk and calibration are given together; ``alone`` names an alternative to both."""
         check_shares("accept", risk=self.risk, least=self.least, confidence=self.confidence)
         if (self.calibration is None) != (self.risk is None):
             raise UserError(
@@ -70,15 +70,18 @@ class Certifiable(RuleBase):
 
 
 def calibrating(scored: str, run: Run, how: str = "") -> str:
-    """Return the command that calibrates for a run: what is ``scored``, and ``how`` its drafts are drawn."""
+    """Return the command that calibrates for a run.
+
+    ``scored`` and ``how`` are options of that command: what to score, and how drafts are drawn.
+    """
     at = f"temperature={run.sampling.temperature:g} {how}".rstrip()
     return f"python -m semspec.calibrate_risk {scored} {at} apart=FOLDER, then accept.calibration=FOLDER"
 
 
 def check_guarantee(rule: str, measured: Measured, run: Run, command: Callable[[str], str]) -> None:
-    """Raise UserError if a run drafts otherwise than the steps that the guarantee was measured on.
+    """Raise UserError if a run drafts differently from the steps that the guarantee was measured on.
 
-    ``command`` gives the command that calibrates for the run, from the options that describe it.
+    ``command`` turns the options that describe the run into the command that calibrates for it.
     """
     if run.drafts is None:
         return

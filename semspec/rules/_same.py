@@ -1,4 +1,4 @@
-"""Comparisons of what two steps mean, for ``lookahead``."""
+"""Compare the meanings of two steps, for ``lookahead``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Same = Callable[[str, str, str], bool]
 
 
 def plain(step: str) -> str:
-    """A step's text, white space evened out."""
+    """Return a step's text with each run of white space as one space."""
     return " ".join(step.split())
 
 
@@ -28,7 +28,7 @@ def by_text(said: str, a: str, b: str) -> bool:
 
 
 def by_oracle(kit: Kit) -> Same:
-    """The truth about meaning, which only the embedded world knows."""
+    """Compare true meanings, which only the embedded world knows."""
     problem = world.find_problem(kit.prompt)
     if problem is None:
         raise UserError(
@@ -44,7 +44,7 @@ def by_oracle(kit: Kit) -> Same:
 
 
 def by_entailment(model: ModelConfig) -> Same:
-    """Each entails the other, after what was said."""
+    """Compare by whether each step entails the other, given what was said before."""
     entailment = _entailment(fetched(model))
 
     def same(said: str, a: str, b: str) -> bool:
@@ -61,7 +61,7 @@ def _entailment(folder: Path) -> Any:
 
 
 def by_embedding(model: ModelConfig, threshold: float) -> Same:
-    """Cosine of the mean-pooled last states of an encoder: what was said so far plays no part."""
+    """Compare by the cosine of an encoder's mean-pooled last states, ignoring what was said before."""
     encoder = _encoder(model.fetch())
 
     def same(said: str, a: str, b: str) -> bool:
@@ -71,7 +71,7 @@ def by_embedding(model: ModelConfig, threshold: float) -> Same:
 
 
 def _no_bars() -> None:
-    """Loading takes a moment: a bar for it would only break into the run's own display."""
+    """Turn off transformers' progress bars, which would break into the run's own display."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]

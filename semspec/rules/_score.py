@@ -15,13 +15,13 @@ LABELS = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class ScoreHead:
-    """Probability that a step is right: sigmoid of one label, softmax's second of two."""
+    """Probability that a step is right: sigmoid of a single label, or softmax of the second of two."""
 
     weight: Tensor  # [labels, width]
     bias: Tensor  # [labels]
 
     def __call__(self, states: Tensor) -> Tensor:
-        """[n, width] last hidden states, after the final norm -> [n] in [0, 1]."""
+        """Map last hidden states after the final norm, [n, width], to probabilities, [n]."""
         logits = states.float() @ self.weight.to(states.device).T + self.bias.to(states.device)
         if len(self.bias) == 1:
             return logits[:, 0].sigmoid()
@@ -29,7 +29,7 @@ class ScoreHead:
 
 
 def read_score_head(folder: Path) -> ScoreHead:
-    """``score.weight`` (and ``score.bias``) of a transformers sequence or token classifier."""
+    """Read ``score.weight`` (and ``score.bias``) of a transformers sequence or token classifier."""
     found: dict[str, Tensor] = {}
     for file in weight_files(folder):
         with foreign.open_tensors(file, way_out="download the model again") as opened:

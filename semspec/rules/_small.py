@@ -1,4 +1,4 @@
-"""The checks of rules that ask the draft model something."""
+"""Setup check for rules that judge by the draft model's own signals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from semspec.protocols import Setup
 
 
 def check_drafted(setup: Setup) -> None:
-    """Raise UserError if no small model drafts, or one that drafts trees."""
+    """Raise UserError unless a small model drafts chains, or nothing is drafted."""
     drafter = setup.drafter
     if drafter.plain or (registry.name_of(drafter) == "lm" and not drafter.levels):
         return

@@ -1,4 +1,4 @@
-"""The session of rules that judge whole units: one pass, left to right, and salvage."""
+"""Session for rules that judge whole units: one target pass, units judged left to right, and salvage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORTEST_REPEAT = 4  # tokens: shorter units ("So,") may well be said again
 
 
 def unit_spans(draft: Draft) -> list[Span]:
-    """The units of a draft as (start, end) over its tokens."""
+    """Return the units of a draft as (start, end) over its tokens."""
     return list(pairwise([0, *draft.ends]))
 
 
@@ -34,19 +34,19 @@ def lowest_of(logprobs: Tensor, spans: Sequence[Span]) -> list[float]:
 class Judgement:
     """A rule's opinion of a draft's units."""
 
-    accept: Callable[[int], bool]  # asked from left to right, until the first that is not accepted
+    accept: Callable[[int], bool]  # called left to right, up to the first unit that is rejected
     scores: Sequence[float] = ()  # one for each unit, for the record
     note: str = ""
 
 
 class StepSession:
-    """Judges the units of a draft by one pass of the target over all of them.
+    """Judges the units of a draft with one pass of the target over all of them.
 
     SemanticSpec, algorithm 1, lines 9-16: everything from the first rejected unit on is discarded,
-    and the target writes that unit itself. A rule says what it reads and what it thinks.
+    and the target writes that unit itself. A rule overrides what it reads and how it judges.
     """
 
-    passes: ClassVar[bool] = True  # whether the target reads the draft before it is thought about
+    passes: ClassVar[bool] = True  # whether the target reads the draft before the rule judges it
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
@@ -60,19 +60,19 @@ class StepSession:
         return ()
 
     def settled(self, draft: Draft, spans: Sequence[Span]) -> bool:
-        """Tell whether every unit is decided by what came with the draft: the target makes no pass then."""
+        """Return True if the draft's own evidence decides every unit: the target then makes no pass."""
         return False
 
     def weigh(
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Judgement:
-        """Decides about every unit, from the answer alone."""
+        """Judge every unit from the answer alone."""
         raise NotImplementedError
 
     def ponder(
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Plan[Judgement]:
-        """The same for rules that must ask further questions."""
+        """Judge like ``weigh``, for rules that must ask further questions."""
         yield from ()
         return self.weigh(context, draft, spans, answer)
 
@@ -102,17 +102,17 @@ class StepSession:
             if kit.salvage and PROBS in answer.values:
                 self.salvage(verdict, draft, (start, end), answer[PROBS])
             return verdict
-        # a token that revealed the last end opens the next unit: thrown away, it would be drawn
-        # again, and tokens that do not open a unit would come out too often
+        # a token that revealed the last end opens the next unit, and is kept: dropping it and
+        # drawing again would favour tokens that do not open a unit
         return Verdict(len(draft.tokens), scores=list(judgement.scores), note=judgement.note)
 
     def salvage(self, verdict: Verdict, draft: Draft, span: Span, p: Tensor) -> None:
-        """Keep of a rejected step what the target might have written itself (ours).
+        """Keep the part of a rejected step that the target could have written itself (ours).
 
-        ``p`` [tokens + 1, V] are the target's rows, from the same pass. The POINT-MASS rule: keep x
-        with probability p(x), else draw from p without x and stop. That is the target's law whatever
-        was drafted and for whatever reason it was rejected; min(1, p/q) is not, because a step that
-        was rejected for its content is no longer a sample of q.
+        ``p`` [tokens + 1, V] are the target's rows, from the same pass. The POINT-MASS rule keeps x
+        with probability p(x), else draws from p without x and stops. This follows the target's
+        distribution, whatever was drafted and for whatever reason it was rejected; min(1, p/q) would
+        not, because a step that was rejected for its content is no longer a sample of q.
         """
         kit, (start, end) = self.kit, span
         step, rows = draft.tokens[start:end], p[start : end + 1]
@@ -126,7 +126,7 @@ class StepSession:
         verdict.note = f"{verdict.note}; {kept} of {len(step)} tokens salvaged".removeprefix("; ")
 
     def follow(self, context: Context) -> tuple[int, bool]:
-        """Count the units of the output, and tell if the next token begins another one."""
+        """Return the number of units of the output, and whether the next token begins a new one."""
         if self._seen < 0:
             self._seen = context.prompt_length
         for token in context.tokens[self._seen :]:
@@ -140,12 +140,12 @@ class StepSession:
         return self._written.total(), not self._open
 
     def repeated(self, context: Context, draft: Draft, spans: Sequence[Span]) -> int | None:
-        """The first drafted unit that was written ``max_repeats`` times before: a loop."""
+        """Return the first drafted unit that was already written ``max_repeats`` times (a loop)."""
         if not self.kit.max_repeats or not spans:
             return None
         self.follow(context)
-        # cut as the output will be: a sentence begins with the token that revealed the end before
-        # it, which is in the context already, and what was cut short goes on in the next draft
+        # split as the output will be split: a sentence begins with the token that revealed the
+        # previous end, which is already in the context, and the next draft continues a cut unit
         begun, last = len(self._open), len(self._open) + spans[-1][1]
         tokens = [*self._open, *draft.tokens]
         ends = [end for end in unit_ends(self.kit.boundary(), tokens) if end < last]

@@ -1,6 +1,6 @@
-"""The session of rules that judge token by token: one pass, one walk, one token written.
+"""Session for rules that judge token by token: one pass, one walk, one token written.
 
-A rule says what it reads and which nodes of the draft it accepts; chain or tree makes no difference.
+A rule says what it reads and which nodes of the draft it accepts; chains and trees work the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from semspec.types import PROBS, Answer, Context, Draft, Query, Read, Verdict, W
 
 
 class TokenRule(RuleBase):
-    """Keeps single tokens, of chains and of trees."""
+    """A rule that keeps single tokens, of chains and of trees."""
 
     needs: ClassVar[frozenset[What]] = frozenset({What.PROBS})
     cuts: ClassVar[Literal["tokens", "ends"]] = "tokens"
@@ -36,16 +36,16 @@ class TokenRule(RuleBase):
 
 @dataclass(slots=True)
 class Scored:
-    """A draft with what the target's pass over it gave."""
+    """A draft and the answer of the target's pass over it."""
 
     draft: Draft
     answer: Answer
     shape: Shape
-    tokens: Tensor  # [nodes], where the answer's rows are
+    tokens: Tensor  # [nodes], on the device of the answer's rows
 
 
 class TokenSession:
-    """Asks for the pass over a draft, walks it, and writes the token that follows the path."""
+    """Asks for the pass over a draft, walks the draft, and writes the token after the accepted path."""
 
     reads: tuple[Read, ...] = (PROBS,)
 
@@ -53,11 +53,11 @@ class TokenSession:
         self.kit = kit
 
     def ponder(self, context: Context, scored: Scored) -> Plan[None]:
-        """Further questions, once the pass is read."""
+        """Ask further questions after the pass."""
         yield from ()
 
     def accepted(self, context: Context, scored: Scored) -> Tensor:
-        """Return the nodes that are accepted if the walk comes to them: bool [nodes]."""
+        """Return which nodes are accepted if the walk reaches them: bool [nodes]."""
         raise NotImplementedError
 
     def path(self, context: Context, scored: Scored) -> list[int]:
@@ -66,7 +66,7 @@ class TokenSession:
         return walk(accepted, scored.shape, scored.draft.tokens, self.kit.stop_ids)
 
     def following(self, scored: Scored, path: list[int]) -> int:
-        """The token after the path, at whose end every child was rejected."""
+        """Return the token to write after the path, where every child was rejected."""
         raise NotImplementedError
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
@@ -83,7 +83,7 @@ class TokenSession:
         rows = answer[self.reads[0]]
         device = (rows[0] if isinstance(rows, tuple) else rows).device
         shape = shape_of(draft.parents, len(draft.tokens), device)
-        tokens = torch.tensor(draft.tokens, dtype=torch.long, device=device)  # all may be pruned
+        tokens = torch.tensor(draft.tokens, dtype=torch.long, device=device)  # none if all pruned
         scored = Scored(draft, answer, shape, tokens)
         yield from self.ponder(context, scored)
         path = self.path(context, scored)
@@ -94,9 +94,9 @@ class TokenSession:
 
 
 class LosslessSession(TokenSession):
-    """Speculative sampling; rules that are looser accept more and leave the rest to it.
+    """Speculative sampling; looser rules accept more nodes and leave the rest to it.
 
-    They draw nothing more and nothing less than it does.
+    They draw exactly as many random numbers as it does.
     """
 
     def path(self, context: Context, scored: Scored) -> list[int]:
@@ -117,9 +117,9 @@ class LosslessSession(TokenSession):
         return sure if loose is None else sure | loose
 
     def loosely(self, context: Context, scored: Scored) -> Tensor | None:
-        """Nodes that the rule accepts whatever speculative sampling says of them.
+        """Return the nodes that the rule accepts whatever speculative sampling says of them.
 
-        Where it accepts none, a node meets the lossless rule, with the same random numbers.
+        All other nodes go through the lossless rule, with the same random numbers.
         """
         return None
 

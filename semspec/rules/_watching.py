@@ -1,7 +1,7 @@
-"""Let the target write alone, and note how likely it finds its own steps and the drafted ones.
+"""Let the target write alone, and record how likely it finds its own steps and the drafted ones.
 
-Not a rule that a run can choose: it keeps nothing of any draft, so what it notes holds of contexts that the target
-wrote, with the run's own drafter at work beside it. A threshold is measured with it (``rules.logprob``).
+A run cannot choose this rule: ``rules.logprob`` measures its threshold with it. It keeps no draft, so the target writes
+all contexts, while the run's own drafter drafts in them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_LIMIT = 1 << 16  # a unit ends at the splitter's cap
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One context: the target's own step there, and the first drafted one, by lowest log-probability."""
+    """One context: the target's own next step and the first drafted one, each with its lowest log-probability."""
 
     prompt: str
     before: int  # tokens of the output so far
@@ -32,7 +32,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Watching(RuleBase):
-    """Accepts nothing; notes the lowest log-probabilities of own and drafted steps."""
+    """Accepts nothing; records the lowest log-probabilities of own and drafted steps."""
 
     places: list[Place] = field(default_factory=list)
     read: Read = LOGPROBS
@@ -60,11 +60,11 @@ class WatchingSession(StepSession):
         lowest = min(answer[self.read].tolist()[: len(written)])
         at = len(context) - context.prompt_length
         self.places.append(Place(kit.prompt, at, lowest, drafted, tuple(written), tuple(step)))
-        # with the token that revealed the step's end: drawn again it would be another one
+        # including the token that revealed the step's end: drawn again, it could be another one
         return Verdict(0, list(answer.tokens))
 
     def lowest(self, context: Context, step: Sequence[int]) -> Plan[float]:
-        """Have the target read a step; return its lowest log-probability."""
+        """Have the target read a step; return the lowest log-probability of its tokens."""
         answer: Answer = yield Query(
             "target", context, self.kit.sampling, self.kit.rng, tokens=step, reads=(self.read,)
         )

@@ -1,17 +1,17 @@
-"""Arbitrage (Maheswaran et al. 2025, arXiv:2512.05033): a router predicts the target's advantage over the drafted step.
+"""Arbitrage (Maheswaran et al. 2025, arXiv:2512.05033): a router predicts whether the target would write a better step.
 
-Not how good a step is decides, but how much better the target's own would be: a poor step stays where the target would
-do no better, and nothing is written twice for nothing. The target writes where the router says so, and reads nothing
-to decide it.
+The decision depends not on how good a drafted step is, but on how much better the target's own would be: a poor step
+stays where the target would do no better, so that no rewrite is wasted. The target makes no pass for the decision; it
+only writes the steps that the router gives it.
 
     y^ = router(context, drafted step)     the probability that the target's step is better
     the drafted step stays iff  y^ <= threshold
 
 As in the paper: this rule, the label that the router learns (the sign of the difference of two scores, the target's
 averaged over several of its steps), and that the target does nothing before it is asked to write. *Ours*: the router.
-There a process-reward model of 1.5 billion weights is trained further and reads question, chain and step with a pass of
-its own; here a small perceptron looks at the states that the draft model had anyway (an ``artifacts.router``). And
-the scores that are compared are no reward model's (``training.probes.advantage``).
+The paper fine-tunes a process-reward model of 1.5 billion weights, which reads question, chain and step in a pass of its
+own; here a small perceptron reads states that the draft model computes anyway (``artifacts.router``). The compared
+scores do not come from a reward model, either (``training.probes.advantage``).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from semspec.types import Answer, Context, Draft, Read, What
 @register("accept", "arbitrage")
 @dataclass(frozen=True, kw_only=True)
 class Arbitrage(RuleBase):
-    """Has the target write a step where a router expects a better one of it (Arbitrage)."""
+    """Has the target write a step where a router expects it to write a better one (Arbitrage)."""
 
     router: str = "embedded/router-tiny-draft"  # a folder or a Hub repository[@revision]
-    threshold: float = 0.5  # of the probability that the target's step is better; 1: drafts alone
+    threshold: float = 0.5  # P(the target's step is better) up to which a draft stays; 1: always
     allow_mismatch: bool = False  # use a router that was trained for something else
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
@@ -53,7 +53,7 @@ class Arbitrage(RuleBase):
         super().check_setup(setup)
         check_drafted(setup)
 
-    judge: ClassVar[Router | None] = None  # once bound, if anything is drafted
+    judge: ClassVar[Router | None] = None  # set by ``bind``, if anything is drafted
 
     def loads(self, run: Run) -> Sequence[Source]:
         return [base.source("router", self.router)] if "draft" in run.models else []
@@ -80,7 +80,7 @@ class Arbitrage(RuleBase):
 
 
 class ArbitrageSession(StepSession):
-    passes: ClassVar[bool] = False  # what came with the draft says all
+    passes: ClassVar[bool] = False  # the draft's own evidence is enough
 
     def __init__(self, kit: Kit, judge: Router | None, threshold: float) -> None:
         super().__init__(kit)
@@ -92,8 +92,8 @@ class ArbitrageSession(StepSession):
         assert self.router is not None, "a rule is bound before it judges"
         found, reads = draft.evidence, self.router.draft_reads()
         if any(read not in found for read in reads):
-            # what was copied says nothing: the target writes
+            # a copied draft has no evidence: the target writes
             return Judgement(lambda unit: False, [0.0] * len(spans))
         better = self.router.score(found, reads, spans).tolist()
-        # the higher, the better the drafted step: as every score
+        # 1 - x: higher is better for the drafted step, as with every score
         return Judgement(lambda unit: better[unit] <= self.threshold, [1 - x for x in better])

@@ -1,8 +1,8 @@
-"""ARC-Decode: tokens are kept where a calibrated bound on what comes next allows it, and trees pruned.
+"""ARC-Decode: keep tokens where a calibrated bound on what follows allows it, and prune draft trees.
 
-U bounds the Jensen-Shannon divergence between what the target says after the drafted token and after
-its own likeliest one, from the distance of their embeddings and their log-probabilities: things that
-the verifying pass gives anyway. Where U is too large, the lossless rule decides.
+U bounds the Jensen-Shannon divergence between the target's predictions after the drafted token and
+after its own likeliest one. It is computed from the distance of their embeddings and from their
+log-probabilities, without a further pass. Where U is too large, the lossless rule decides.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ SIDES = {(True, False): "embedding", (False, True): "logit", (True, True): "both
 class Calibrated(TokenRule):
     """A rule with ARC-Decode's bound, and its pruning of draft trees."""
 
-    calibration: str | None = None  # a folder, a Hub repository, or a name of conf/arc.yaml
+    calibration: str | None = None  # a folder, a Hub repository, or a name in conf/arc.yaml
     resume: bool = True  # ask the bound again after a token that only the lossless rule kept
     prune: str = "none"  # of trees, before the pass: entropy, depth, depth_exp, accum_prob
-    eps: float = 0.05  # entropy: the share of each depth's mass that may go
-    lambda_: float = 1.0  # entropy: how much depth and the root's entropy count (lambda=)
-    leaf: float = 0.0  # entropy: leaves of a lower confidence go
-    prune_share: float = 0.8  # the others: the share of the nodes that is kept
-    prune_bias: float = 0.1  # depth, depth_exp: how much depth counts
-    keep_excluded: bool = False  # as published: also tokens that top-k or top-p exclude
-    allow_mismatch: bool = False  # constants of another model or temperature, prompts calibrated on
+    eps: float = 0.05  # entropy: the share of each depth's mass that may be pruned
+    lambda_: float = 1.0  # entropy: weight of the depth and of the root's entropy (lambda=)
+    leaf: float = 0.0  # entropy: prune leaves of a lower confidence
+    prune_share: float = 0.8  # the other methods: the share of the nodes that is kept
+    prune_bias: float = 0.1  # depth, depth_exp: weight of the depth
+    keep_excluded: bool = False  # as published: also keep tokens that top-k or top-p exclude
+    allow_mismatch: bool = False  # allow another model or temperature, and calibration prompts
 
     needs: ClassVar[frozenset[What]] = frozenset({What.PROBS, What.EMBEDDINGS})
 
@@ -71,15 +71,15 @@ class Calibrated(TokenRule):
         if not all(0 <= x < math.inf for x in (self.lambda_, self.leaf, self.prune_bias)):
             raise UserError("lambda, leaf and prune_bias are 0 or more")
 
-    known: ClassVar[Known]  # once bound
+    known: ClassVar[Known]  # set by ``bind``
 
     @property
     def least_score(self) -> float:
-        """The score (LTS) from which on the bound keeps a token."""
+        """Return the lowest local tolerance score (LTS) at which the bound keeps a token."""
         raise NotImplementedError
 
     def check_setup(self, setup: Setup) -> None:
-        """Pruning chooses among siblings of trees by the rows that they were chosen from."""
+        """Also refuse to prune drafts without probabilities, and trees whose siblings were drawn."""
         super().check_setup(setup)
         drafter, draft = setup.drafter, setup.draft_option
         if self.prune == "none" or drafter.plain:
@@ -113,7 +113,7 @@ class Calibrated(TokenRule):
     def load(
         self, model: ModelFacts, temperature: float
     ) -> tuple[Setting, ArcCalibration | None, int]:
-        """Return the setting for a temperature, its calibration, and its place there."""
+        """Return the setting for a temperature, the calibration it is from, and its index there."""
         known = entry(self.calibration, model.name)
         if "path" not in known:  # published constants: sigma comes from the model itself
             check_sampled(known["name"], temperature, self.allow_mismatch)
@@ -148,7 +148,7 @@ def calibrating(run: Run) -> str:
 
 
 def entry(given: str | None, model: str, command: str = CALIBRATE) -> dict[str, Any]:
-    """Find an entry of conf/arc.yaml by name, else by model; any other name is a path."""
+    """Return the entry of conf/arc.yaml with that name, or that model's; any other name is a path."""
     index: Any = OmegaConf.to_container(OmegaConf.load(beside_package("conf") / "arc.yaml"))
     if given is not None:
         named = next((known for known in index if known["name"] == given), None)
@@ -167,7 +167,7 @@ def entry(given: str | None, model: str, command: str = CALIBRATE) -> dict[str, 
 class Arc(Calibrated):
     """Keeps tokens that a calibrated bound says change little in what follows (ARC-Decode)."""
 
-    theta: float = 0.3  # local tolerance score at least; above 1: the lossless rule
+    theta: float = 0.3  # least local tolerance score; above 1: the lossless rule
     floor: float = 0.0  # the bound keeps no token below this probability (ours)
     bucketed: bool = False  # constants by depth and root entropy, where the calibration has them
 
@@ -240,11 +240,11 @@ class Arc(Calibrated):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The constants of a bound rule, the embeddings that they are for, and what must not be judged."""
+    """The constants of a bound rule, the embeddings they apply to, and the prompts it must refuse."""
 
     setting: Setting
     embeddings: Whitened
-    prompts: frozenset[str]  # hashes of those that were calibrated on
+    prompts: frozenset[str]  # hashes of the calibration's prompts
 
     @classmethod
     def of(cls, setting: Setting, calibration: ArcCalibration | None) -> Known:
@@ -268,10 +268,10 @@ class ArcSession(LosslessSession):
         super().__init__(kit)
         self.rule, self.known, self.theta, self.floor = rule, known, theta, floor
         self.loose: Tensor | None = None
-        # of this round: by node, what the bound that keeps it is counted as
+        # in this round, by node: the counters for a node that the bound keeps
         self.marks: dict[int, list[str]] = {}
-        # the target's distribution where the next round's root was drawn from, and how long the
-        # context is then; before anything is known the root counts as quite uncertain
+        # the context's length at the next round, and the target's row that its root was drawn
+        # from; until a row is known, the root counts as fully uncertain
         self.root: tuple[int, Tensor] | None = None
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
@@ -324,11 +324,11 @@ class ArcSession(LosslessSession):
         return [node for node, stays in enumerate(kept) if stays]
 
     def ponder(self, context: Context, scored: Scored) -> Plan[None]:
-        """Scores every node; embeddings of tokens not met before are asked for, without a pass."""
+        """Score every node; asks for the embeddings of new tokens, which takes no pass."""
         p, draft, setting = scored.answer[PROBS], scored.draft, self.known.setting
         entropy = self._entropy(context) if setting.buckets is not None else 1.0
         self.root = (-1, p)
-        if self.theta > 1:  # no score is
+        if self.theta > 1:  # no score reaches it
             return
         judged_by = scored.shape.rows
         best = p.max(-1)

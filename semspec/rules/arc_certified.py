@@ -1,4 +1,4 @@
-"""Ours: ARC-Decode's bound orders the tokens, and the divergences that were measured set the threshold."""
+"""Ours: ARC-Decode's bound ranks the tokens, and measured divergences set the threshold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ArcCertified(Calibrated):
     """Keeps tokens whose measured divergence is seldom above ``js``, with a guarantee (ours)."""
 
     js: float = 0.05  # the next step's divergence, in nats (at most ln 2 = 0.693)
-    risk: float = 0.05  # P(divergence of a token that the bound accepts is above js), at most
+    risk: float = 0.05  # at most: P(a token that the bound accepts has a divergence above js)
     confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
 
     @property
@@ -39,7 +39,7 @@ class ArcCertified(Calibrated):
                 f" make them with {calibrating(run)} and name them with accept.calibration=FOLDER"
             )
         pairs = calibration.evidence(at)
-        drafted = pairs[pairs[:, COLUMNS.index("drafted")] > 0]  # what the rule really decides on
+        drafted = pairs[pairs[:, COLUMNS.index("drafted")] > 0]  # what the rule decides on
         found = certified(
             drafted if len(drafted) else pairs,
             setting.constants,

@@ -1,10 +1,12 @@
-"""Ours: a cheap signal first, the target's pass only where that is unsure, and one risk over both.
+"""Ours: trust a cheap signal first, ask the target only where that is unsure, and keep one risk over both.
 
-A draft stays unread where the draft model was sure of each token of each step: the lowest log-probability, which comes with
-the draft, reaches ``sure``. Else the target reads all of it, and those steps stay whose lowest log-probability under the target reaches
-``threshold`` (``accept=logprob``). With a calibration both thresholds follow from the risk that is asked of all accepted steps together,
-whoever let them pass (``calibration.cascade``). With a calibration a step of which the draft was sure stays even where the target has read it and finds it
-unlikely: the risk was certified that way.
+A draft stays unread where the draft model was sure of every step: the lowest log-probability of each step, which comes
+with the draft, reaches ``sure``. Otherwise the target reads the whole draft, and the steps whose lowest log-probability
+under the target reaches ``threshold`` stay (as with ``accept=logprob``).
+
+With a calibration, both thresholds follow from the risk requested for all accepted steps together, read or not
+(``calibration.cascade``). A step that the draft was sure of then stays even if the target has read it and finds it
+unlikely, because the risk was certified that way.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ SURE, THRESHOLD = -0.7, -4.0
 @register("accept", "cascade")
 @dataclass(frozen=True, kw_only=True)
 class Cascade(Certifiable):
-    """Accepts steps that the draft model is sure of unread; the target judges the others (ours)."""
+    """Accepts unread the steps that the draft model is sure of; the target judges the others (ours)."""
 
-    sure: float = SURE  # the draft's lowest log-probability of a step that stays unread
-    threshold: float = THRESHOLD  # the target's, of a step that it has read
-    calibration: str | None = None  # a folder or Hub repository: takes the place of both
-    risk: float | None = None  # with it: P(an accepted step has a semantic probability < least)
+    sure: float = SURE  # least log-probability of a token, under the draft, in a step kept unread
+    threshold: float = THRESHOLD  # the same under the target, in a step that it reads
+    calibration: str | None = None  # a folder or Hub repository: replaces both thresholds
+    risk: float | None = None  # at most: P(an accepted step has a semantic probability < least)
     least: float = 0.05  # a step below this is one that the target would hardly say
     confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
     allow_mismatch: bool = False  # go on where the guarantee does not hold
@@ -56,7 +58,7 @@ class Cascade(Certifiable):
             )
 
     certify: ClassVar[Callable[..., CertifiedCascade]] = staticmethod(certify_cascade)
-    certified: ClassVar[CertifiedCascade | None] = None  # once bound, with a calibration
+    certified: ClassVar[CertifiedCascade | None] = None  # set by ``bind``, with a calibration
 
     def check_setup(self, setup: Setup) -> None:
         super().check_setup(setup)
@@ -70,7 +72,7 @@ class Cascade(Certifiable):
 
     @property
     def levels(self) -> tuple[float, float]:
-        """Return the draft's and the target's threshold that it goes by."""
+        """Return the thresholds in use, the draft's and the target's."""
         if (found := self.certified) is not None:
             return found.sure, found.threshold
         return self.sure, self.threshold
@@ -106,7 +108,7 @@ class CascadeSession(StepSession):
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Judgement:
         drafts = self._of_draft(draft, spans)
-        if LOGPROBS not in answer.values:  # all of it is settled
+        if LOGPROBS not in answer.values:  # settled: the target made no pass
             return Judgement(lambda unit: True, drafts, "unread")
         lowest = lowest_of(answer[LOGPROBS], spans)
         trusted = self.sure if self.certified else float("inf")
@@ -115,6 +117,6 @@ class CascadeSession(StepSession):
         )
 
     def _of_draft(self, draft: Draft, spans: Sequence[Span]) -> list[float]:
-        if LOGPROBS not in draft.evidence:  # nobody was sure of what was copied
+        if LOGPROBS not in draft.evidence:  # a copied draft: no model was sure of it
             return [float("-inf")] * len(spans)
         return lowest_of(draft.evidence[LOGPROBS], spans)

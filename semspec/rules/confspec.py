@@ -1,16 +1,15 @@
 """ConfSpec (Liu and He 2026, arXiv:2602.18447): the draft model checks its own step first.
 
-To check a step is easier than to write it, so a small model that is sure of its verdict is believed, and only
-where it is not the target is asked. A step that is not checked by the target costs the target nothing but the
-prefill of its tokens, in the next pass that it makes anyway.
+Checking a step is easier than writing it, so a small model that is sure of its verdict is believed, and the target is
+asked only where it is not. A step that the target does not check costs it only the prefill of the step's tokens, in the
+next pass that it makes anyway.
 
-From the abstract: the cascade, and that both verdicts come from the pair itself. *Ours*, for want of the paper's text:
-both models are asked SpecReason's question in our wording (``rules.judge``), the draft's confidence is the expectation
-of its digit, divided by 9, and a draft that is sure of an *error* is not believed: the target is asked. The thresholds
-are ours, too.
+From the abstract: the cascade, and that both verdicts come from the pair itself. *Ours*, because we did not have the
+paper's text: both models are asked SpecReason's question in our wording (``rules.judge``); the draft's confidence is its
+expected digit divided by 9; where the draft is sure of an *error*, the target is still asked; and the thresholds.
 
-A judge needs models that can judge. The embedded pair has never seen such a turn: there the rule
-runs, and its scores mean nothing. ``accept=cascade`` is the same cascade with signals that need no question.
+A judge needs models that can judge. The embedded pair has never seen such a turn: the rule runs with it, but its scores
+mean nothing. ``accept=cascade`` is the same cascade with signals that need no question.
 """
 
 from __future__ import annotations
@@ -37,15 +36,13 @@ BEST_SCORE = 9
 class ConfSpec(RuleBase):
     """Accepts a step that the draft model is sure of; the target rates the others (ConfSpec)."""
 
-    sure: float = (
-        0.9  # the draft's expected score, divided by 9, from which it is believed; above 1: never
-    )
+    sure: float = 0.9  # least expected digit / 9 of the draft to be believed; above 1: never
     threshold: float = 7.0  # the target's score, 0 to 9, from which a step stays
-    score: str = "digit"  # the target's: the likeliest digit; average: the expectation over all ten
+    score: str = "digit"  # of the target: its likeliest digit; average: the expectation over ten
 
     needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
     reserve: ClassVar[int] = Judge.reserve
-    salvages: ClassVar[bool] = False  # the target reads a step to rate it, not to write it
+    salvages: ClassVar[bool] = False  # the target reads a step only to rate it
 
     def __post_init__(self) -> None:
         if not self.sure >= 0:
@@ -70,7 +67,7 @@ class ConfSpec(RuleBase):
 
 
 class ConfSpecSession(StepSession):
-    passes: ClassVar[bool] = False  # whoever rates a step reads it
+    passes: ClassVar[bool] = False  # the question's own pass reads the step
 
     def __init__(self, kit: Kit, rule: ConfSpec) -> None:
         super().__init__(kit)
@@ -80,7 +77,7 @@ class ConfSpecSession(StepSession):
     def ponder(
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Plan[Judgement]:
-        """Ask about one unit after the other, until the first that is rejected."""
+        """Ask about one unit after another, up to the first that is rejected."""
         rule, confidences = self.rule, list[float]()
         kept, asked = 0, 0
         for _, end in spans:

@@ -1,11 +1,11 @@
-"""Fuzzy speculative decoding: a token is kept where the two models think alike, whatever it is.
+"""Fuzzy speculative decoding: keep a token where the two models' distributions are close, whatever it is.
 
 Holsman et al. 2025, "Fuzzy Speculative Decoding for a Tunable Accuracy-Runtime Tradeoff", section 3:
     accept x  iff  D(p, q) < threshold,
-p and q being the target's and the drafter's distributions at its place. Published thresholds are 0.4 to
-0.8 with the reverse divergence. Where the models differ the paper draws from p; here the drafted token
-meets the lossless rule first. A draft without rows (retrieval, any at temperature 0) has no q: it is
-judged by the lossless rule alone.
+where p and q are the target's and the drafter's distributions at that position. Published thresholds
+are 0.4 to 0.8 with the reverse divergence. Where the models differ, the paper draws from p; here the
+drafted token goes through the lossless rule first. A draft without rows (retrieval, or any draft at
+temperature 0) has no q: the lossless rule alone judges it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from semspec.types import PROBS, Context
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p || q) = sum p log(p / q) in nats; infinite where q says never and p does not."""
+    """Return KL(p || q) = sum p log(p / q) in nats; infinite where q is 0 and p is not."""
     divergence: Tensor = (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum(-1)
     return divergence
 
 
 def _js(p: Tensor, q: Tensor) -> Tensor:
-    """JS(p, q) = KL(p || m) / 2 + KL(q || m) / 2, m = (p + q) / 2; at most log 2."""
+    """Return JS(p, q) = KL(p || m) / 2 + KL(q || m) / 2, m = (p + q) / 2; at most log 2."""
     middle = (p + q) / 2
     return (_kl(p, middle) + _kl(q, middle)) / 2
 
@@ -45,10 +45,10 @@ DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @register("accept", "fuzzy")
 @dataclass(frozen=True, kw_only=True)
 class Fuzzy(TokenRule):
-    """Keeps tokens where target and drafter think alike (FSD); else lossless."""
+    """Keeps tokens where target and drafter have close distributions (FSD); else lossless."""
 
     threshold: float = 0.4
-    divergence: str = "reverse_kl"  # kl: of q from p, reverse_kl: of p from q; js, tv
+    divergence: str = "reverse_kl"  # kl: KL(p || q), reverse_kl: KL(q || p); js, tv
 
     compares: ClassVar[bool] = True
 

@@ -1,14 +1,13 @@
 """GlimpRouter (Zeng et al. 2026, arXiv:2601.05110): a step's first token decides who writes the step.
 
-The small model looks at one token. Where its entropy says that the step is hard, the target writes it; else the small
-model goes on. Nothing is ever checked: the target makes no pass over what the small model wrote, it reads it when it
-writes next.
+The small model looks at one token. If its entropy says that the step is hard, the target writes the step; otherwise the
+small model goes on. Nothing is verified: the target reads what the small model wrote only when it writes next.
 
 As in the public code: the entropy is of the small model's own row, in nats at temperature 1, over its 20 likeliest
-tokens as if there were no others; a step goes to the target from 1.0 on. *Other than there*: the small model's
-token is kept and goes on to be its step (there the glimpse is thrown away and the step sampled anew, which follows the
-same law), and who writes the answer behind the thinking is an option of the run: there it is the target
-(``answer_by=target``).
+tokens as if there were no others; a step goes to the target from 1.0 on. *Different here*: the small model's token is
+kept and its step continues from it (the public code drops it and samples the step anew, which has the same
+distribution), and who writes the answer after the thinking is an option of the run (there the target does:
+``answer_by=target``).
 """
 
 from __future__ import annotations
@@ -32,15 +31,13 @@ FIRST = Read(What.TOP_K, k=20)
 @register("accept", "glimprouter")
 @dataclass(frozen=True, kw_only=True)
 class GlimpRouter(RuleBase):
-    """Lets the small model write a step whose first token it is sure of, unread (GlimpRouter)."""
+    """Lets the small model write, unread, steps whose first token it is sure of (GlimpRouter)."""
 
-    threshold: float = (
-        1.0  # entropy of the first token, in nats, from which the target writes the step
-    )
+    threshold: float = 1.0  # entropy of the first token, in nats, from which the target writes
 
     needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
     splits: ClassVar[frozenset[str] | None] = frozenset({"paragraph"})
-    salvages: ClassVar[bool] = False  # what is drafted is kept
+    salvages: ClassVar[bool] = False  # a drafted step is never rejected by the target
 
     def __post_init__(self) -> None:
         if not self.threshold > 0:
@@ -77,7 +74,7 @@ class GlimpRouterSession(StepSession):
     def weigh(
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Judgement:
-        # the more certain, the higher: as every score
+        # higher is more certain, as with every score
         scores = [-doubt for doubt in draft.doubts[: len(spans)]]
-        # what was copied has passed no gate: nobody would have looked at it
+        # copied units are rejected: they passed no gate, so nothing has checked them
         return Judgement(lambda unit: unit < len(scores), scores)

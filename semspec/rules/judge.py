@@ -1,13 +1,12 @@
 """SpecReason (Pan et al. 2025, arXiv:2504.07891): the target itself rates a step.
 
-After the step the running turn is closed, a further turn asks for a score from 0 to 9, and the reply
-is begun up to the score, so that ONE token is the answer. All of this is the query's tail and never
-becomes part of the context. The score is read behind our own prefill and nowhere else, and drafted
-tokens go in as the ids they are: a step that says "score: 9", or spells a turn's marks, is rated
-like any other text.
+The query's tail closes the running turn after the step, opens a turn that asks for a score from 0 to
+9, and begins the reply up to the score, so that ONE token is the answer. The tail never becomes part
+of the context. The score is read only after our own prefill, and drafted tokens go in as ids: a step
+that says "score: 9", or spells the marks of a turn, is rated like any other text.
 
-A judge needs a model that can judge. The embedded pair has never seen such a turn: there the rule
-runs, and its scores mean nothing.
+A judge needs a model that can judge. The embedded pair has never seen such a turn: the rule runs with
+it, but its scores mean nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Judge(RuleBase):
 
     threshold: float = 7.0  # the public code uses 7 and 9
     score: str = "digit"  # the likeliest digit; average: the expectation over all ten
-    first_by_target: int = 0  # so many steps are the target's own in any case
+    first_by_target: int = 0  # the target writes this many first steps itself
 
     needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
     reserve: ClassVar[int] = 512
@@ -82,7 +81,7 @@ class JudgeSession(StepSession):
     def ponder(
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Plan[Judgement]:
-        """Asks about one unit after the other, until the first that is rejected."""
+        """Ask about one unit after another, up to the first that is rejected."""
         scores: list[float] = []
         for _, end in spans:
             asked = self.kit, "target", context, draft.tokens[:end], self.tail
@@ -96,9 +95,9 @@ class JudgeSession(StepSession):
 def answer_of(
     kit: Kit, model: Role, context: Context, shown: Sequence[int], tail: Sequence[int]
 ) -> Plan[tuple[list[int], Any]]:
-    """Ask a model behind drafted tokens; return its likeliest answers and their log-probabilities."""
+    """Ask a model after the drafted tokens; return its likeliest answers and their log-probabilities."""
     shown = list(shown)
-    while shown and shown[-1] in kit.stop_ids:  # the question's turn begins with one
+    while shown and shown[-1] in kit.stop_ids:  # the tail begins with one
         shown.pop()
     tokens = [*shown, *tail]
     reply: Answer = yield Query(
@@ -115,10 +114,10 @@ def answer_of(
 
 
 def ask_for_a_digit(kit: Kit) -> tuple[list[int], dict[int, int]]:
-    """The tail that asks for a score, and which digit a token after it is.
+    """Return the tail that asks for a score, and a map from each token that may answer it to its digit.
 
-    Some tokenizers make " 7" one token, others a space and a digit: the tail ends where all ten
-    replies part, as they are tokenized in place. Either spelling that is one token there counts.
+    Some tokenizers make " 7" one token, others a space and a digit: the tail ends where the ten
+    replies diverge, tokenized in place. With or without a space, a digit counts if it is one token there.
     """
     replies = [
         (digit, kit.aside(QUESTION, f"{PREFILL}{space}{digit}"))
@@ -138,7 +137,7 @@ def ask_for_a_digit(kit: Kit) -> tuple[list[int], dict[int, int]]:
 
 
 def read_score(ids: Sequence[int], logprobs: Any, digits: dict[int, int], score: str) -> float:
-    """The score that one row says; 0 where there is no digit among its likeliest tokens."""
+    """Return the score that one row says, 0 if there is no digit among its likeliest tokens."""
     weights = torch.zeros(10, dtype=torch.float64)
     for token, weight in zip(ids, torch.as_tensor(logprobs).double().exp().tolist(), strict=True):
         if token in digits:

@@ -3,8 +3,8 @@
 Bachmann et al. 2025, "Judge Decoding: Faster Speculative Sampling Requires Going Beyond Model
 Alignment", section 4: with h the target's last hidden state after it has read the drafted token x,
     accept x  iff  sigmoid(w . h + b) >= threshold   or standard verification accepts it.
-The head is trained on tokens of right and of wrong continuations. It tells what is wrong from what is
-merely not what the target would have said, so that a good token is kept however it is put.
+The head is trained on tokens of right and of wrong continuations. It separates wrong tokens from right
+ones that the target would merely have put differently, and keeps the latter.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Judged(TokenRule):
                 " (everything is kept) to 1"
             )
 
-    judge: ClassVar[JudgeHead]  # once bound
+    judge: ClassVar[JudgeHead]  # set by ``bind``
 
     def loads(self, run: Run) -> Sequence[Source]:
         return [base.source("judge head", self.head)]

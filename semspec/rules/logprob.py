@@ -1,11 +1,15 @@
-"""A free score: the lowest log-probability that the target gives to a token of the step.
+"""Score a step by the lowest log-probability that the target gives to one of its tokens.
 
-It comes from the pass that verifies anyway. An error sits in one or two tokens, so the lowest one
-says more than a mean does. The threshold is measured on the run's own pair before the first problem, without
-labels (``semspec.calibration.threshold``), or given by hand, or with ``calibration`` the most lenient one that keeps
-the asked risk (``semspec.calibration.risk``). A measured one is of log-probabilities at the temperature that is
-sampled at: how sharp a model is at temperature 1 differs from model to model, and one that was made for a
-low temperature finds errors likely there. All others are of log-probabilities at temperature 1.
+The score is free: the verifying pass gives it anyway. An error sits in one or two tokens, so the lowest log-probability
+says more than the mean. The threshold is one of three:
+
+- measured on the run's own pair before the first problem, without labels (``semspec.calibration.threshold``), the default;
+- given by hand;
+- with ``calibration``, the most lenient one that keeps the requested risk (``semspec.calibration.risk``).
+
+A measured threshold is for log-probabilities at the sampling temperature: models differ in how sharp they are at
+temperature 1, and one that was made for a low temperature finds errors likely there. All other thresholds are for
+log-probabilities at temperature 1 unless ``score_temperature`` says otherwise.
 """
 
 from __future__ import annotations
@@ -33,14 +37,14 @@ from semspec.storage.digest import digest
 from semspec.storage.files import dumps
 from semspec.types import Answer, Context, Draft, Read, Sampling, What
 
-# set with the rule, before a step of any pair was measured, and left as it was; what other
-# thresholds do is in docs/measurements/step_level.md and docs/measurements/thresholds.md
+# chosen before any pair was measured, and never changed; docs/measurements/step_level.md and
+# docs/measurements/thresholds.md show what other thresholds do
 THRESHOLD = -4.0
 AUTO = "auto"
-# the shipped pair, where -4 was measured; drafters without a model were measured with it, too
+# the shipped pair, for which -4 was measured, also with drafters without a model
 KNOWN_TARGET, KNOWN_DRAFTS = "embedded/tiny-target", (None, "embedded/tiny-draft")
-STEPS = 256  # of each kind: what is measured ends when there are so many
-SHARE = 8  # one problem takes no more than this part of ``warm_up``
+STEPS = 256  # of each kind: measuring ends when there are this many
+SHARE = 8  # one problem takes at most 1 / SHARE of ``warm_up``
 MEASURED = (
     "threshold {0.threshold:.2f} at temperature {0.temperature:g}, measured {1} on {0.own_steps} steps of this pair: {0.own_rejected:.1%} of the target's own"
     " steps are below it, {0.accepted:.0%} of the drafted ones are not, and of these an estimated {0.doubtful:.1%}"
@@ -54,20 +58,20 @@ UNCERTIFIED = "its threshold is measured on the pair when the run begins, withou
 class LogProb(Certifiable):
     """Accepts a step whose least likely token is likely enough under the target."""
 
-    # auto: measured on the pair; or a natural logarithm; 0 rejects nearly everything
+    # auto: measured on the pair; else a natural logarithm: 0 rejects nearly everything
     threshold: Any = AUTO
-    # of the log-probabilities, above 0 to 1; auto: of a measured threshold the one that is sampled at (1 where that is 0
-    # or above 1), of any other 1
+    # temperature of the log-probabilities, above 0 up to 1; auto: the sampling temperature for a measured threshold
+    # (1 if that is 0 or above 1), 1 for any other
     score_temperature: Any = AUTO
-    warm_up: int = 16384  # tokens that the target may write to measure it; 0: -4, uncalibrated
-    calibration: str | None = None  # a folder or Hub repository: takes the place of the threshold
-    risk: float | None = None  # with it: P(an accepted step has a semantic probability < least)
+    warm_up: int = 16384  # most tokens the target writes to measure it; 0: use -4, uncalibrated
+    calibration: str | None = None  # a folder or Hub repository: replaces the threshold
+    risk: float | None = None  # at most: P(an accepted step has a semantic probability < least)
     least: float = 0.05  # a step below this is one that the target would hardly say
     confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
     allow_mismatch: bool = False  # go on where the guarantee does not hold
 
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS})
-    may_change: ClassVar[tuple[str, ...]] = ("warm_up",)  # what was measured is recorded
+    may_change: ClassVar[tuple[str, ...]] = ("warm_up",)  # the measured threshold is recorded
     in_server: ClassVar[InServer | None] = InServer(
         {"threshold": float, "score_temperature": float},
         told=("warm_up", "calibration", "risk", "least", "confidence", "allow_mismatch"),
@@ -96,12 +100,11 @@ class LogProb(Certifiable):
             )
 
     certify: ClassVar[Callable[..., Certified]] = staticmethod(certify)
-    certified: ClassVar[Certified | None] = None  # once bound, with a calibration
+    certified: ClassVar[Certified | None] = None  # set by ``bind``, with a calibration
     chosen: ClassVar[Chosen | None] = None  # once measured
-    scale: ClassVar[float | None] = (
-        None  # of a request's threshold: the temperature of the server's own, measured one
-    )
-    why: ClassVar[str] = ""  # once there was something to measure: where its threshold is from
+    # the temperature for a threshold that a request gives: that of the server's measured one
+    scale: ClassVar[float | None] = None
+    why: ClassVar[str] = ""  # set by ``measure``: where the threshold comes from
 
     @classmethod
     def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str]:
@@ -115,14 +118,14 @@ class LogProb(Certifiable):
 
     @property
     def level(self) -> float:
-        """Return the threshold that it goes by."""
+        """Return the threshold in use."""
         if found := self.certified or self.chosen:
             return found.threshold
         return THRESHOLD if self.threshold == AUTO else float(self.threshold)
 
     @property
     def read(self) -> Read:
-        """Return what it reads of a draft: log-probabilities at the temperature that the threshold is for."""
+        """Return the read of a draft's log-probabilities, at the temperature that the threshold is for."""
         if self.chosen is not None:
             return Read(What.LOGPROBS, temperature=self.chosen.temperature)
         if self.scale is not None:
@@ -138,7 +141,7 @@ class LogProb(Certifiable):
     def measure(self, bench: Bench) -> Self:
         """Take the threshold that was measured on this pair before, or measure it.
 
-        Where that cannot be done, the constant stands, and ``origin`` says so.
+        If neither is possible, use the constant; ``origin`` says so.
         """
         standing = bench.standing.chosen if isinstance(bench.standing, LogProb) else None
         if standing and self.threshold != AUTO and self.score_temperature == AUTO:
@@ -154,7 +157,7 @@ class LogProb(Certifiable):
             return self.bound(why=f"threshold {THRESHOLD:g}, the constant: of the embedded pair it"
                               " was measured that it keeps the accuracy")  # fmt: skip
         at = self._to_measure_at(bench.sampling)
-        # what an earlier version has chosen otherwise is another threshold
+        # part of the key, so that thresholds that earlier versions chose differently are not reused
         how = {"rejects": measuring.OWN_REJECTED, "scored at": at}
         place = cache("thresholds") / digest({**bench.identity, **how})
         try:
@@ -171,7 +174,7 @@ class LogProb(Certifiable):
                 and self.score_temperature in (AUTO, standing.temperature)
             ):
                 assert bench.standing is not None
-                # nearer to this pair's than a constant is
+                # closer to this pair's threshold than the constant
                 return self.bound(chosen=standing, why=bench.standing.origin())
             if known is None:
                 why = (
@@ -191,13 +194,13 @@ class LogProb(Certifiable):
         return self.bound(chosen=known.chosen, why=MEASURED.format(known.chosen, when) + kept)
 
     def _to_measure_at(self, sampling: Sampling) -> float:
-        """Return the temperature of the log-probabilities that a threshold is measured of."""
+        """Return the temperature of the log-probabilities that a threshold is measured on."""
         if self.score_temperature != AUTO:
             return float(self.score_temperature)
         return 1.0 if sampling.greedy else min(sampling.temperature, 1.0)
 
     def _made(self, bench: Bench, at: float) -> MeasuredThreshold | None:
-        """Have the target write with the drafter at work beside it, until there are steps enough."""
+        """Have the target write, and the drafter draft beside it, until there are enough steps."""
         watching, written = Watching(read=Read(What.LOGPROBS, temperature=at)), 0
         if not self.warm_up:
             return None
@@ -224,7 +227,7 @@ class LogProb(Certifiable):
         return {"why": self.why, "chosen": asdict(self.chosen) if self.chosen else None}
 
     def origin(self) -> str:
-        """Say where the threshold is from: for the first lines of a run, and for what comes before it."""
+        """Say where the threshold comes from, for the first lines of a run and for a plan."""
         if self.calibration is not None:
             found = (
                 f"threshold {self.certified.threshold:.2f}, " if self.certified else "threshold "
@@ -246,10 +249,10 @@ class LogProb(Certifiable):
 
 
 def _check_number(threshold: Any) -> None:
-    """Raise UserError for what is no threshold."""
+    """Raise UserError unless it is a valid threshold."""
     if isinstance(threshold, bool) or not isinstance(threshold, int | float):
         raise UserError(f"accept.threshold={threshold}: give {AUTO}, or a negative number, such as -4")  # fmt: skip
-    if not threshold <= 0:  # not a number is refused, too
+    if not threshold <= 0:  # refuses NaN, too
         raise UserError(
             f"accept.threshold={threshold} is above 0, the largest log-probability there"
             " is: give a negative number, such as -4"
@@ -257,7 +260,7 @@ def _check_number(threshold: Any) -> None:
 
 
 def _check_temperature(given: Any) -> None:
-    """Raise UserError for what no log-probabilities are read at."""
+    """Raise UserError unless log-probabilities can be read at this temperature."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 1:
         raise UserError(
             f"accept.score_temperature={given}: give {AUTO}, or a number above 0 up to 1, the temperature at which"
@@ -270,7 +273,7 @@ def _uncalibrated(threshold: float) -> str:
 
 
 def _known(place: Path, bench: Bench) -> MeasuredThreshold | None:
-    """Return what an earlier run has measured; raise UserError where it cannot be read."""
+    """Return what an earlier run measured; raise UserError if it cannot be read."""
     if not place.is_dir():
         return None
     found = MeasuredThreshold.load(place)

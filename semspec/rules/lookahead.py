@@ -1,8 +1,8 @@
-"""Lookahead Reasoning: the target writes every drafted step itself, and meanings are compared.
+"""Lookahead Reasoning: the target writes its own version of every drafted step, and meanings are compared.
 
-The target's steps are asked for at the same time, each behind the drafted steps before it, so that
-an engine can write them in one batch. Drafted steps are kept up to the first that does not mean what
-the target's own means; there the target's own step stands already and nothing is written again.
+The target's steps are requested at the same time, each after the drafted steps before it, so that an
+engine can write them in one batch. Drafted steps are kept up to the first that does not mean what the
+target's own means; there the target's own step is taken, and nothing has to be written again.
 (Fu et al. 2025, "Scaling Speculative Decoding with Lookahead Reasoning".)
 """
 
@@ -39,12 +39,12 @@ class Lookahead(RuleBase):
     """Accepts steps that mean what the target's own step would (Lookahead Reasoning)."""
 
     compare: str = "nli"  # nli, embedding, oracle (the embedded world), exact
-    # of the comparison; "": what suits it
+    # the model that compares; "": the default for ``compare``
     model: ModelConfig = field(default_factory=lambda: ModelConfig(path=""))
-    threshold: float = 0.95  # of the cosine, for embedding
+    threshold: float = 0.95  # embedding: the cosine must be above this
 
     splits: ClassVar[frozenset[str] | None] = frozenset({"paragraph", "sentence"})
-    salvages: ClassVar[bool] = False  # the target's own step stands there whole
+    salvages: ClassVar[bool] = False  # the target's own step replaces a rejected one
 
     def __post_init__(self) -> None:
         if self.compare not in MODELS:
@@ -96,7 +96,7 @@ class LookaheadSession(StepSession):
                 "target",
                 context,
                 kit.sampling,
-                # each its own numbers: what one draws must not depend on how far others are
+                # an RNG each: what one draws must not depend on how far the others are
                 random.Random(kit.rng.getrandbits(64)),
                 tokens=draft.tokens[:start],
                 generate=Generate(NO_LIMIT, kit.boundary()),
@@ -111,7 +111,7 @@ class LookaheadSession(StepSession):
             alike = self._alike(before, step, own.tokens[: own.unit_ends()[0]])
             scores.append(float(alike))
             if not alike or unit == stale:
-                # with the token that revealed the step's end: drawn again it would be another one
+                # including the token that revealed the step's end: drawn again, it could be another
                 note = "repeats an earlier step" if alike else "the target's own step says another"
                 return Verdict(start, list(own.tokens), scores=scores, note=note)
         return Verdict(len(draft.tokens), scores=scores)

@@ -1,4 +1,4 @@
-"""Speculative sampling: whatever was drafted, what comes out has exactly the target's law."""
+"""Speculative sampling: whatever was drafted, the output has exactly the target's distribution."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semspec.rules._tokens import LosslessSession, TokenRule
 @register("accept", "lossless")
 @dataclass(frozen=True, kw_only=True)
 class Lossless(TokenRule):
-    """Speculative sampling (Leviathan 2023): exactly the target's law, token by token."""
+    """Speculative sampling (Leviathan 2023): exactly the target's distribution, token by token."""
 
     lossless: ClassVar[bool] = True
     in_server: ClassVar[InServer | None] = InServer()

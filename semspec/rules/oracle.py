@@ -1,4 +1,4 @@
-"""The truth about a step, which only the embedded world knows: what any judge could reach at best."""
+"""Judge steps by the truth, which only the embedded world knows: the best that any judge could do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OracleSession(StepSession):
     def weigh(
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Judgement:
-        # the target's pass is paid for, as with every other rule
+        # the target makes its pass anyway, so that costs compare with other rules
         self._catch_up(context)
         before = list(self.history)
         truth: list[bool] = []
@@ -53,7 +53,7 @@ class OracleSession(StepSession):
         return Judgement(lambda unit: truth[unit], [float(true) for true in truth])
 
     def _catch_up(self, context: Context) -> None:
-        """Reads the steps that were committed since the last judgement."""
+        """Read the steps that were committed since the last judgement."""
         if self.read_to < 0:
             self.read_to = context.prompt_length
         for step in world.split_steps(self._said(context.tokens[self.read_to :])):

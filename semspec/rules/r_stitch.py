@@ -1,16 +1,16 @@
 """R-Stitch (Chen et al. 2025, arXiv:2507.17307): each token goes to the model that suffices for it.
 
-The small model writes until it is unsure of a token: that one is thrown away, and the target writes it and goes on until it is
-sure of one itself; then the small model has the pen again. Nothing is rejected: no text is ever read by the target only to be
-dropped. What the small model has written the target reads when it gets the pen, in the pass for its first token.
+The small model writes until it is unsure of a token. That token is dropped; the target writes it and goes on until it is
+sure of one itself, and then the small model takes over again. Nothing is rejected: the target never reads text only to
+drop it. It reads what the small model has written when it takes over, in the pass for its first token.
 
 The uncertainty of a token is the normalised entropy of the row that it is drawn from,
 
     H_t = -sum_i p_t,i ln p_t,i / ln V,    0 <= H_t <= 1,
 
-and the pen changes hands at the same threshold in both directions. *Ours*, for want of the paper's text: p is the model's own
-distribution at temperature 1, the default threshold, and ``longest``. R-Stitch+, which learns when to change hands by
-reinforcement, is not here.
+and both handovers use the same threshold. *Ours*, because we did not have the paper's text: p is the model's own
+distribution at temperature 1; the default threshold; and ``longest``. R-Stitch+, which learns by reinforcement when to
+hand over, is not implemented.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from semspec.types import (
 )
 
 ROW = Read(What.LOGITS)
-MOST = 256  # ``longest`` at most: what the target writes in a round comes behind the context
+MOST = 256  # limit of ``longest``: the target's tokens of a round need room after the context
 
 
 @register("accept", "r_stitch")
@@ -48,8 +48,8 @@ MOST = 256  # ``longest`` at most: what the target writes in a round comes behin
 class RStitch(RuleBase):
     """Lets the small model write the tokens that it is sure of, the target the others (R-Stitch)."""
 
-    threshold: float = 0.03  # normalised entropy of a token, 0 to 1, from which it is the target's
-    longest: int = 64  # tokens that the target writes at a time, however unsure it stays
+    threshold: float = 0.03  # normalised entropy, 0 to 1, from which the target writes a token
+    longest: int = 64  # most tokens that the target writes at a time, even if it stays unsure
 
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGITS})
     splits: ClassVar[frozenset[str] | None] = frozenset({"token"})
@@ -86,7 +86,7 @@ class RStitchSession:
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
         scores = [-doubt for doubt in draft.doubts[: len(draft.tokens)]]
-        if len(scores) < len(draft.tokens):  # what was copied has passed no gate
+        if len(scores) < len(draft.tokens):  # copied tokens passed no gate
             return Verdict(handover=Handover(units=1))
         written: list[int] = []
         while draft.halted and len(written) < self.rule.longest:

@@ -2,7 +2,7 @@
 
 A step whose reward reaches the threshold stays, and the target writes the others (Liao et al. 2025,
 "Reward-Guided Speculative Decoding", with the hard threshold of its experiments). The target makes
-no pass of its own over a draft: what is kept it reads when it writes next.
+no separate pass over a draft: it reads the kept steps when it writes next.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rsd(RuleBase):
     def models(self) -> Mapping[Role, ModelConfig]:
         return {"reward": self.model}
 
-    head: ClassVar[ScoreHead]  # once bound
+    head: ClassVar[ScoreHead]  # set by ``bind``
 
     def bind(self, run: Run) -> Self:
         return self.bound(head=read_score_head(run.weights("reward")))
@@ -54,7 +54,7 @@ class Rsd(RuleBase):
 
 
 class RsdSession(StepSession):
-    passes: ClassVar[bool] = False  # the reward model reads the draft, not the target
+    passes: ClassVar[bool] = False  # the reward model reads the draft, the target does not
 
     def __init__(self, kit: Kit, threshold: float, head: ScoreHead) -> None:
         super().__init__(kit)
@@ -67,7 +67,7 @@ class RsdSession(StepSession):
         reply: Answer = yield Query(
             "reward", context, kit.sampling, kit.rng, tokens=draft.tokens, reads=(LAST_STATES,)
         )
-        # row i is token i - 1, so a step that ends before token ``end`` is seen at row ``end``
+        # row i is of token i - 1, so the state after a step that ends before token ``end`` is row ``end``
         states = reply[LAST_STATES][[end for _, end in spans], 0]
         rewards = self.head(states).tolist()
         return Judgement(lambda unit: rewards[unit] >= self.threshold, rewards)

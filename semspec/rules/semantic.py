@@ -14,7 +14,7 @@ from semspec.rules._probed import Probed
 from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.types import Answer, Context, Draft, Read, Role, What
 
-# the features of the target's probe, and those of the draft's beside it
+# the features of the target's probe -> those of the draft's probe
 PROBES = {"paper": "paper", "last_layer": "last_layer", "plus": "paper"}
 
 
@@ -23,9 +23,9 @@ PROBES = {"paper": "paper", "last_layer": "last_layer", "plus": "paper"}
 class Semantic(Probed):
     """SemanticSpec: accepts a step with probability min(1, f_T / f_D), both from trained probes."""
 
-    # paper: all layers, averaged; last_layer: the paper's ablation; plus: the target's with our features
+    # paper: all layers, averaged; last_layer: the paper's ablation; plus: our features, for the target's probe
     probe: str = "paper"
-    draft_probe: str | None = None  # likewise
+    draft_probe: str | None = None  # like target_probe
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED})
     in_server: ClassVar[InServer | None] = InServer(
@@ -46,7 +46,7 @@ class Semantic(Probed):
         asked = features if role == "target" or features != "plus" else None
         return f"accept.probe={asked}" if asked else None
 
-    target: ClassVar[Scorer]  # once bound
+    target: ClassVar[Scorer]  # set by ``bind``
     draft: ClassVar[Scorer | None]
 
     def bind(self, run: Run) -> Self:
@@ -86,5 +86,5 @@ class SemanticSession(StepSession):
     def _of_draft(self, evidence: Mapping[Read, Any], spans: Sequence[Span]) -> list[float]:
         reads = self.draft.draft_reads() if self.draft is not None else ()
         if self.draft is None or any(read not in evidence for read in reads):
-            return [1.0] * len(spans)  # what was copied, or drafted by a head, is as sure as can be
+            return [1.0] * len(spans)  # tokens copied, or drafted by a head, count as certain
         return [float(x) for x in self.draft.score(evidence, reads, spans)]

@@ -1,10 +1,10 @@
-"""Ours: one probe on everything that the verifying pass knows, and a threshold in place of a coin.
+"""Ours: one probe on everything that the verifying pass gives, and a threshold instead of a random draw.
 
-The paper's features (all layers, averaged) are joined by maxima, last tokens and log-probabilities:
-an error sits in one or two tokens, and an average dilutes it. The probe was trained on steps that
-the draft wrote, too, whose semantic probability may be 0, which the model's own samples never
-show. And a step that the target would say with probability .2 is no worse than one it would say with
-1, so nothing is tossed: what the target would hardly ever say is rejected.
+The probe reads maxima, last tokens and log-probabilities besides the paper's features (all layers,
+averaged): an error sits in one or two tokens, and an average dilutes it. It is also trained on steps
+that the draft wrote, whose semantic probability may be 0; the model's own samples never show that.
+A step that the target would say with probability 0.2 is no worse than one it would say with
+probability 1, so acceptance is not random: what the target would hardly ever say is rejected.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from semspec.types import Answer, Context, Draft, Read, Role, What
 @register("accept", "semantic_plus")
 @dataclass(frozen=True, kw_only=True)
 class SemanticPlus(Probed):
-    """Accepts a step whose meaning the target's richer probe holds probable enough (ours)."""
+    """Accepts a step whose meaning the target's richer probe rates probable enough (ours)."""
 
     # least semantic probability that is accepted; on the shipped probe's calibration set, 3 of 502
     # accepted steps are ones that the target would hardly say
     threshold: float = 0.25
-    features: str = "plus"  # paper, last_layer: the same rule on other features, to compare
+    features: str = "plus"  # paper, last_layer: the same rule on other features, for comparison
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
     in_server: ClassVar[InServer | None] = InServer(
@@ -50,7 +50,7 @@ class SemanticPlus(Probed):
     def asking(self, role: Role, features: str) -> str | None:
         return f"accept.features={features}"
 
-    target: ClassVar[Scorer]  # once bound
+    target: ClassVar[Scorer]  # set by ``bind``
 
     @classmethod
     def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str]:

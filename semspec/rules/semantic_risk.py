@@ -1,4 +1,4 @@
-"""Ours: the threshold that keeps the asked risk, with a finite-sample guarantee."""
+"""Ours: use the threshold that keeps the requested risk, with a finite-sample guarantee."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from semspec.types import Role, What
 @register("accept", "semantic_risk")
 @dataclass(frozen=True, kw_only=True)
 class SemanticRisk(Probed):
-    """Accepts steps so that at most this share of them is what the target would hardly say (ours)."""
+    """Accepts steps so that at most ``risk`` of them are ones the target would hardly say (ours)."""
 
-    risk: float = 0.05  # P(an accepted step has a semantic probability below ``least``), at most
+    risk: float = 0.05  # at most: P(an accepted step has a semantic probability below ``least``)
     least: float = 0.05  # a step below this is one that the target would hardly say
     confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
     calibration: str | None = None  # a folder or Hub repository; None: the probe's own steps
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
-    held: ClassVar[bool] = False  # the threshold is the probe's own, whatever it reads
+    held: ClassVar[bool] = False  # any features do: the threshold is calibrated for this probe
     in_server: ClassVar[InServer | None] = InServer(
         {"risk": float}, server=("target_probe", "allow_mismatch")
     )
@@ -45,7 +45,7 @@ class SemanticRisk(Probed):
     def probes(self) -> Mapping[Role, tuple[str | None, str]]:
         return {"target": (self.target_probe, "plus")}
 
-    target: ClassVar[Scorer]  # once bound
+    target: ClassVar[Scorer]  # set by ``bind``
     certified: ClassVar[Certified]
 
     def asked_risk(self) -> Mapping[str, float]:
@@ -72,7 +72,7 @@ class SemanticRisk(Probed):
     def _steps(
         self, probe: Probe, run: Run
     ) -> tuple[tuple[list[float], list[float], list[int]], Measured]:
-        """Return scores, semantic probabilities and problem numbers of steps that were held out."""
+        """Return scores, semantic probabilities and problem numbers of held-out steps, and how they were drafted."""
         temperature = run.sampling.temperature
         if self.calibration is not None:
             given = RiskCalibration.load(self.calibration)
@@ -85,7 +85,7 @@ class SemanticRisk(Probed):
             raise UserError(f"probe {probe.name} was not calibrated for a risk: {calibrate}")
         if made["temperature"] != temperature and not self.allow_mismatch:
             way = f"calibrate it there ({calibrate})"
-            if not temperature:  # nothing is sampled, and so no probability of a meaning known
+            if not temperature:  # nothing is sampled, so no meaning has a known probability
                 way = "use accept=semantic_plus"
             raise UserError(
                 f"probe {probe.name} was calibrated at temperature {made['temperature']:g}, and its"
@@ -93,5 +93,5 @@ class SemanticRisk(Probed):
                 " accept.allow_mismatch=true to go on without the guarantee"
             )
         scores, semantic, groups = (column.tolist() for column in probe.calibration)
-        # an older calibration says nothing of its own: it was drawn as the probe's data were
+        # an older calibration does not say how it was drawn: it was drawn like the probe's data
         return (scores, semantic, groups), Measured.of({**probe.config["data"], **made})

@@ -1,18 +1,19 @@
-"""SpecGuard (Purohit et al. 2026, arXiv:2604.15244): the drafting model's own attention and log-probabilities.
+"""SpecGuard (Purohit et al. 2026, arXiv:2604.15244): judge by the draft model's own attention and log-probabilities.
 
-A drafted step stays where it is grounded in what was said before, by where the model looked while it wrote, and where the model was
-sure of its tokens; the target writes the others. No model reads a step to check it.
+A drafted step stays where it is grounded in what was said before (the draft model attended to that while it wrote) and
+the draft model was sure of its tokens; the target writes the others. No model reads a step to check it.
 
     grounding  G = min_t sum_{j < start} a_t,j     a: attention of token t, averaged over heads and layers
     confidence L = min_t ln p_t
     accepted where  beta * G + (1 - beta) * e^L >= threshold
 
-From the abstract: the two signals, that they are joined, and that a step is accepted or recomputed by the target. *Ours*, for want of
-the paper's text: the formulas above. Two parts of the method are not here. The paper samples several candidates and takes the one
-most like the others: here one is drafted. And it attributes by rolling attention out through the layers, over the whole text: here the
-weights of the last ``layers`` layers are averaged, which needs the rows of the step alone.
+From the abstract: the two signals, that they are combined, and that a step is accepted or recomputed by the target.
+*Ours*, because we did not have the paper's text: the formulas above. Two parts of the method are missing. The paper
+samples several candidates and takes the one most similar to the others; here only one is drafted. The paper attributes
+by attention rollout through the layers, over the whole text; here the weights of the last ``layers`` layers are averaged,
+which needs only the rows of the step.
 
-Attention weights are read with ``engine=hf`` only.
+Only ``engine=hf`` reads attention weights.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from semspec.types import LOGPROBS, Answer, Context, Draft, Read, What
 class SpecGuard(RuleBase):
     """Accepts a step by the small model's attention and log-probabilities, unread (SpecGuard)."""
 
-    threshold: float = 0.5  # of the joint score, 0 to 1
-    beta: float = 0.5  # weight of the grounding; the rest is the confidence's
-    layers: int = 1  # the last ones, whose attention is averaged
+    threshold: float = 0.5  # least joint score, 0 to 1
+    beta: float = 0.5  # weight of the grounding; the confidence has 1 - beta
+    layers: int = 1  # average the attention of this many last layers
 
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS, What.ATTENTION})
     salvages: ClassVar[bool] = False  # the target makes no pass over the draft
@@ -72,7 +73,7 @@ class SpecGuard(RuleBase):
 
 
 class SpecGuardSession(StepSession):
-    passes: ClassVar[bool] = False  # what came with the draft says all
+    passes: ClassVar[bool] = False  # the draft's own evidence is enough
 
     def __init__(self, kit: Kit, rule: SpecGuard) -> None:
         super().__init__(kit)
@@ -82,15 +83,15 @@ class SpecGuardSession(StepSession):
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Judgement:
         rule, found = self.rule, draft.evidence
-        if LOGPROBS not in found:  # what was copied says nothing: the target writes
+        if LOGPROBS not in found:  # a copied draft has no evidence: the target writes
             return Judgement(lambda unit: False, [0.0] * len(spans))
         weights = found[rule.attention].mean(0) if rule.beta else None
         scores = []
         for start, end in spans:
             score = (1 - rule.beta) * float(found[LOGPROBS][start:end].min().exp())
             if weights is not None:
-                # row t is the state that token t was drawn from, that of the token before it: there are as many
-                # positions as rows, and those of the text before the draft but for its last
+                # token t was drawn from row t, the state of the token before it: the positions are the text before the
+                # draft and all drafted tokens but the last, so ``first`` is where the draft begins
                 first = weights.shape[-1] - len(weights) + 1
                 score += rule.beta * grounding(weights[start:end], first + start)
             scores.append(score)
@@ -98,5 +99,5 @@ class SpecGuardSession(StepSession):
 
 
 def grounding(weights: Tensor, before: int) -> float:
-    """Return the least that a row [rows, positions] looks at the first ``before`` positions, 0 to 1."""
+    """Return the least attention of a row of [rows, positions] to the first ``before`` positions, 0 to 1."""
     return float(weights[:, :before].sum(-1).min())

@@ -1,4 +1,4 @@
-"""SpecSampling as step-level methods are compared with it: drafted by whole steps, kept by tokens."""
+"""SpecSampling as the baseline of step-level methods: draft whole steps, keep single tokens."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Relaxed acceptance: a token is kept that is among the target's favourites and not far behind.
+"""Relaxed acceptance: keep a token that is among the target's top k and not far behind the first.
 
 TensorRT-LLM, "Relaxed acceptance" of speculative decoding for DeepSeek-R1: with the target's
 distribution p before temperature,
     accept x  iff  x is among the k most probable  and  p(x) >= max p - delta,
-k = 10 and delta = 0.6 in its documentation, and there within the thinking only: a slip in a chain of
-thought can be mended, one in the answer cannot. What is not kept so meets the lossless rule.
+with k = 10 and delta = 0.6 in its documentation, where it applies within the thinking only: a slip in
+a chain of thought can be mended, one in the answer cannot. All other tokens go through the lossless rule.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from semspec.types import PROBS, Context, Read, What
 @register("accept", "topk_delta")
 @dataclass(frozen=True, kw_only=True)
 class TopKDelta(TokenRule):
-    """Keeps tokens among the target's top k, at most delta behind its favourite; else lossless."""
+    """Keeps tokens among the target's top k, at most delta below its likeliest; else lossless."""
 
     k: int = 10
     delta: float = 0.6
-    only_in_think: bool = False  # what follows the thinking is judged by the lossless rule alone
+    only_in_think: bool = False  # outside the thinking, the lossless rule alone judges
 
     needs: ClassVar[frozenset[What]] = frozenset({What.PROBS, What.TOP_K})
     in_server: ClassVar[InServer | None] = InServer({"k": int, "delta": float})
@@ -58,7 +58,7 @@ class TopKDeltaSession(LosslessSession):
         self.reads = (PROBS, self.top)
         self.opening, self.thinking = Thinking(kit.piece, OPEN), Thinking(kit.piece)
         self.opened = kit.prompt.rstrip().endswith(OPEN)
-        self.seen = -1  # how much of the context these have been through
+        self.seen = -1  # how much of the context both have been fed
 
     def loosely(self, context: Context, scored: Scored) -> Tensor | None:
         ids, logprobs = scored.answer[self.top]
@@ -66,7 +66,7 @@ class TopKDeltaSession(LosslessSession):
         return near & within if (within := self._thought(context, scored)) is not None else near
 
     def _thought(self, context: Context, scored: Scored) -> Tensor | None:
-        """Return the nodes that belong to the thinking; None if that does not matter."""
+        """Return which nodes belong to the thinking; None if that does not matter."""
         if not self.rule.only_in_think:
             return None
         new = context.tokens[self.seen if self.seen >= 0 else context.prompt_length :]
@@ -81,9 +81,9 @@ class TopKDeltaSession(LosslessSession):
 
 
 def near_nodes(ids: Tensor, logprobs: Tensor, tokens: Tensor, rows: Tensor, delta: float) -> Tensor:
-    """Return the nodes that are near their row's favourite, bool [nodes].
+    """Return which tokens are in their row's top k and at most ``delta`` below its first, bool [nodes].
 
-    Node i, ``tokens[i]``, is judged by row ``rows[i]`` of ``ids`` and ``logprobs``, k columns each.
+    Row ``rows[i]`` of ``ids`` and ``logprobs``, k columns each, judges node i, ``tokens[i]``.
     """
     p = logprobs.exp()
     near = p >= p[:, :1] - delta

@@ -1,9 +1,9 @@
 """Speculative Thinking (Yang et al. 2025, arXiv:2504.12329): opening words decide who writes on.
 
-The draft model writes. Where a paragraph of its opens with words that check, doubt or confirm, the
-target takes over from the paragraph's beginning for a bounded number of tokens, after which the
-draft model goes on, in the middle of the paragraph if need be. After many doubts the target
-recapitulates at greater length. Numbers and words are those of the public code.
+The draft model writes. Where one of its paragraphs opens with words that check, doubt or confirm, the
+target takes over from the start of the paragraph for a limited number of tokens; then the draft model
+goes on, even in the middle of the paragraph. After many doubts the target writes a longer recap.
+Numbers and words are those of the public code.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Mood = Literal["verify", "negative", "positive"]
 @register("accept", "triggers")
 @dataclass(frozen=True, kw_only=True)
 class Triggers(RuleBase):
-    """Opening words hand the pen to the target for some tokens (Speculative Thinking)."""
+    """Lets the target write some tokens where a step opens with certain words (Speculative Thinking)."""
 
     verify: tuple[str, ...] = ("verify", "think again", "recap", "check")
     negative: tuple[str, ...] = ("wait", "alternatively", "hold on", "another")
     positive: tuple[str, ...] = ("yeah", "yes", "final answer", "confident")
-    opening: int = 20  # tokens of a paragraph that are looked at
+    opening: int = 20  # the words are searched in this many first tokens of a paragraph
     tokens: int = 20  # that the target writes after negative and positive openings
-    verify_tokens: int = 125  # ... and where the opening verifies
-    patience: int = 15  # negative openings until the target recapitulates
+    verify_tokens: int = 125  # that it writes after openings that verify
+    patience: int = 15  # negative or verifying openings before the target writes a recap
     patience_growth: int = 5
     patience_most: int = 30
-    recap_tokens: int = 125  # that the target then writes
+    recap_tokens: int = 125  # that the target writes as a recap
     recap_growth: int = 25
     recap_most: int = 200
     recap_text: str = "Let me go over the steps so far and look for errors:"  # opens a recap
@@ -67,9 +67,9 @@ class Triggers(RuleBase):
             object.__setattr__(self, group, words)
 
     def mood(self, opening: str) -> Mood | None:
-        """Classify an opening by the words in it; a tie is negative.
+        """Classify an opening by the words in it: positive only if confirming words outnumber the others.
 
-        Whole words: in the public code "yesterday" has a "yes" in it.
+        Only whole words count: in the public code "yesterday" has a "yes" in it.
         """
         checks, doubts, confirms = (
             _count(words, opening) for words in (self.verify, self.negative, self.positive)
@@ -82,7 +82,7 @@ class Triggers(RuleBase):
 
     @classmethod
     def example(cls, folder: Path) -> Iterator[Self]:
-        """Words that the toy's few tokens (" It", " is", an empty line, ".") can spell."""
+        """Yield words that the toy's few tokens (" It", " is", an empty line, ".") can spell."""
         yield cls(
             verify=("is .",),
             negative=("it",),
@@ -107,18 +107,18 @@ class TriggersSession(StepSession):
     def __init__(self, kit: Kit, rule: Triggers) -> None:
         super().__init__(kit)
         self.rule = rule
-        self.negatives = 0  # since the last recap; openings that verify are doubts, too
+        self.negatives = 0  # since the last recap; openings that verify count, too
         self.patience, self.recap = rule.patience, rule.recap_tokens
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
-        """Asks nothing: what was drafted is not judged by its content."""
+        """Judge by the opening words alone, without asking a model."""
         yield from ()
         assert draft.parents is None, "a tree has no steps"
         _, begins = self.follow(context)
         spans = unit_spans(draft)
         stale = self.repeated(context, draft, spans)
         for unit, (start, end) in enumerate(spans):
-            if begins or unit:  # else it goes on where the target was stopped
+            if begins or unit:  # else it continues a paragraph that the target was stopped in
                 verdict = self._decide(start, draft.tokens[start:end])
                 if verdict is not None:
                     return verdict

@@ -1,10 +1,11 @@
-"""Typical acceptance: a token is kept where it is likely enough for how sure the target is.
+"""Typical acceptance: keep a token that is likely enough, given how sure the target is.
 
 Cai et al. 2024, "Medusa", section 2.3.1: with the target's distribution p after temperature,
     accept x  iff  p(x) > min(epsilon, delta * exp(-H(p))),
-H being the entropy in nats. The values are those of the authors' code (posterior_threshold 0.09,
-posterior_alpha 0.3). There the first token is always the target's own; here, what is not typical
-meets the lossless rule. Not the target's law: more likely tokens become more likely still.
+where H is the entropy in nats. The values are those of the authors' code (posterior_threshold 0.09,
+posterior_alpha 0.3). There the first token is always the target's own; here, tokens that are not
+typical go through the lossless rule. The output does not have the target's distribution: likely tokens
+become even more likely.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from semspec.types import PROBS, Context
 @register("accept", "typical")
 @dataclass(frozen=True, kw_only=True)
 class Typical(TokenRule):
-    """Keeps tokens that are likely enough for how sure the target is (Medusa); else lossless."""
+    """Keeps tokens that are likely enough, given how sure the target is (Medusa); else lossless."""
 
-    epsilon: float = 0.09  # what is likelier is always kept
-    delta: float = 0.3  # what is asked where the target is unsure, as a share of exp(-entropy)
+    epsilon: float = 0.09  # a token above this probability is always kept
+    delta: float = 0.3  # least probability where the target is unsure, as a share of exp(-entropy)
 
     in_server: ClassVar[InServer | None] = InServer({"epsilon": float, "delta": float})
 
@@ -56,7 +57,7 @@ class TypicalSession(LosslessSession):
 
 
 def typical_nodes(p: Tensor, tokens: Tensor, rows: Tensor, epsilon: float, delta: float) -> Tensor:
-    """Return the typical nodes, bool [nodes]: node i, ``tokens[i]``, is judged by row ``rows[i]`` of ``p``."""
+    """Return which nodes are typical, bool [nodes]: row ``rows[i]`` of ``p`` judges node i, ``tokens[i]``."""
     entropy = -torch.special.xlogy(p, p).sum(-1)
     least = (delta * (-entropy).exp()).clamp_max(epsilon)
     typical: Tensor = p[rows, tokens] > least[rows]

@@ -1,4 +1,4 @@
-"""Entailment between two steps after one context, by a model of the MNLI kind."""
+"""Decide with an MNLI model whether one of two steps after the same context entails the other."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Entailment:
     ) -> Entailment:
         """Load a model from a folder, such as ``published.fetched`` gives; ``auto``: on a GPU if there is one.
 
-        With ``tried`` it judges a pair, too. Raises UserError if the folder is no such model's, lacks weights of
-        it, or the device does not hold it.
+        With ``tried`` it also judges a pair. Raises UserError if the folder holds no such model or lacks weights, or if
+        the model does not fit on the device.
         """
         from transformers import AutoModelForSequenceClassification
         from transformers.utils import logging
@@ -74,7 +74,7 @@ class Entailment:
         return made
 
     def try_out(self) -> None:
-        """Judge one pair as a run would; raise UserError where the classes' figures are none."""
+        """Judge one pair as a run would; raise UserError if the logits are misshapen or not finite."""
         encoded = self._encode([TRIED])
         logits = self._logits(encoded, [0])
         classes = len(self.model.config.id2label)

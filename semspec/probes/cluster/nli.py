@@ -37,13 +37,13 @@ class Nli:
 
     @cached_property
     def entailment(self) -> Entailment:
-        """The model, loaded on first use."""
+        """Return the model, loaded on first use."""
         return self._load()
 
     def try_out(self) -> None:
-        """Load the model, have it judge a pair and let go of it; raises UserError if that fails."""
+        """Load the model, have it judge a pair, and free it; raise UserError if that fails."""
         self._load(tried=True)
-        if torch.cuda.is_available():  # servers are going to start on it
+        if torch.cuda.is_available():  # servers will start on the GPU
             torch.cuda.empty_cache()
 
     def _load(self, tried: bool = False) -> Entailment:

@@ -1,8 +1,8 @@
-"""Entailment models as others publish them: which load as they are, and the copy of those that are pickled.
+"""Find entailment models as others publish them, and convert those that are pickled.
 
-The paper's judge, ``microsoft/deberta-v2-xlarge-mnli``, has ``pytorch_model.bin`` alone. No run reads that:
-``python -m semspec.convert_nli`` does, once, in a confined process (``semspec.heads.pickled``), and leaves a copy as
-safetensors where ``ready`` finds it.
+The paper's judge, ``microsoft/deberta-v2-xlarge-mnli``, has only ``pytorch_model.bin``, which no run reads.
+``python -m semspec.convert_nli`` reads it once, in a confined process (``semspec.heads.pickled``), and leaves a
+safetensors copy where ``ready`` finds it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ WAY_OUT = "take an entailment model published as safetensors"
 
 
 def fetched(model: ModelConfig) -> Path:
-    """Return the folder that a model is loaded from; UserError, with the command, if it is pickled and unconverted."""
+    """Return the folder to load a model from; raise UserError, with the command, if it must be converted first."""
     return ready(model.fetch())
 
 
 def ready(folder: Path) -> Path:
-    """Return the folder itself, or what was converted of a snapshot of the Hub.
+    """Return the folder itself, or the converted copy of a Hub snapshot.
 
     Raises UserError, naming the ways out, if there are no weights as safetensors.
     """
@@ -53,7 +53,7 @@ def ready(folder: Path) -> Path:
         return copy
     if copy is None:
         if not _pickled_only(file.name for file in folder.iterdir()):
-            return folder  # who loads it says what it lacks
+            return folder  # loading it will say what it lacks
         place, instead = str(folder), f" out={shlex.quote(f'{folder}-converted')}"
         ways = f"and give cluster.model={shlex.quote(f'{folder}-converted')}"
     else:
@@ -69,8 +69,8 @@ def ready(folder: Path) -> Path:
 def needs_conversion(place: str, revision: str | None = None) -> str | None:
     """Return the whole command that converts a model before it can be used.
 
-    None if it loads as it is, if it was converted before, or if nobody can say: it is not downloaded and the Hub
-    cannot be reached (of the paper's judge it is known). Raises UserError if the Hub says that there is no such
+    None if it loads as it is, if it was converted before, or if this is unknown, because it is not downloaded and the Hub
+    cannot be reached (the paper's judge is known to be pickled). Raises UserError if the Hub says that there is no such
     repository.
     """
     local = Path(place).expanduser()
@@ -100,17 +100,17 @@ def _pickled_only(names: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """Where a copy is, and what to tell about it, a line each."""
+    """Where a copy is, and lines to tell the user about it."""
 
     folder: Path
     told: list[str]
 
 
 def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
-    """Make a copy with safetensors of a pickled entailment model: a folder, or a repository with its revision.
+    """Make a safetensors copy of a pickled entailment model: a folder, or a repository with its revision.
 
-    Without ``out``, that of a repository goes where those who name the repository find it. Raises UserError
-    if there are no pickled weights, or ``out`` is there.
+    Without ``out``, a repository's copy goes where runs that name the repository find it. Raises UserError
+    if there are no pickled weights, or ``out`` exists.
     """
     repo, revision = split_revision(place)
     folder = locate(repo, revision, PICKLED)
@@ -147,7 +147,7 @@ def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return the files of the weights; raises UserError if some are missing, or there are none."""
+    """Return the files of the weights; raise UserError if some or all are missing."""
     index = folder / INDEX
     if not index.exists():
         if not (folder / WEIGHTS).exists():

@@ -1,8 +1,8 @@
-"""Tokenizers of entailment models, DeBERTa's among them, without the packages that transformers would need.
+"""Load tokenizers of entailment models, including DeBERTa's, without the packages that transformers would need.
 
 DeBERTa's repositories hold the model of a SentencePiece tokenizer (``spm.model``) and no ``tokenizer.json``.
-transformers asks for sentencepiece and protobuf to read it. All that its own tokenizer takes from there are the pieces
-and their scores, which are read here: a protocol buffer, of which two fields matter.
+transformers needs sentencepiece and protobuf to read it, but its tokenizer takes only the pieces and their scores from
+there. They are read here, from a protocol buffer of which two fields matter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5  # wire types
 
 
 def tokenizer_of(folder: Path) -> Any:
-    """Load the tokenizer of a model's folder; raise UserError where a package is missing or it is a slow one."""
+    """Load the tokenizer of a model's folder; raise UserError if a package is missing or it is a slow tokenizer."""
     from transformers import AutoTokenizer
 
     if (folder / "tokenizer.json").exists() or not any(folder.glob("*.model")):
@@ -58,26 +58,26 @@ def _check_packages(folder: Path) -> None:
 def _there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that it would be in
+    except ModuleNotFoundError:  # even the package that it would be in is missing
         return False
 
 
 def _debertas(folder: Path) -> Any:
-    """Make transformers' own DeBERTa tokenizer of the pieces in ``spm.model``."""
+    """Make transformers' own DeBERTa tokenizer from the pieces in ``spm.model``."""
     from transformers import DebertaV2Tokenizer
 
     pieces, unknown = read_pieces(folder / PIECES)
     file = folder / "tokenizer_config.json"
     given = dict(foreign.read_object(file)) if file.is_file() else {}
     for name in ("tokenizer_class", "auto_map", "vocab_file", "vocab_type", "added_tokens_decoder"):
-        given.pop(name, None)  # of how others load it
+        given.pop(name, None)  # they say how others load it
     return DebertaV2Tokenizer(vocab=pieces, unk_id=unknown, **given)
 
 
 def read_pieces(path: Path) -> tuple[list[tuple[str, float]], int]:
-    """Return the pieces of a SentencePiece model with their scores, and which one is the unknown one.
+    """Return the pieces of a SentencePiece model with their scores, and the index of the unknown piece.
 
-    Raises UserError for a file that is none.
+    Raises UserError if the file is no such model.
     """
     pieces: list[tuple[str, float]] = []
     unknown = 0
@@ -118,7 +118,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the number that begins at a byte, seven bits of it in each, and where it ends."""
+    """Return the number that begins at a byte, with seven bits in each byte, and where it ends."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
