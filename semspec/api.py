@@ -107,7 +107,6 @@ class Pair:
         self._solver.remember(problem, written)
 
     def close(self) -> None:
-        """Release the models."""
         self._closed = True
         self._solver.close()
 

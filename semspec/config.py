@@ -35,10 +35,10 @@ GROUPS = {
     "engine": "engine",
     "benchmark": "benchmark",
 }
-AUTO = "auto"  # of engine=
-NEVER = "none"  # of stop=
+AUTO = "auto"  # value of engine=
+NEVER = "none"  # value of stop=
 ANSWER_BY = ("either", "target")
-SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
+SHOWN_ONLY = ("quiet", "transcript")  # options that only change what is printed
 
 
 CONF = beside_package("conf")
@@ -85,7 +85,7 @@ class RunConfig(Decoding):
     benchmark: Any = MISSING
     split: str = "paragraph"
     draft_length: int = 0  # 0: see ``lengths``
-    step_cap: int = 0  # 0: what suits the split
+    step_cap: int = 0  # 0: the split's default, see ``longest_unit``
     temperature: float = 0.6
     top_k: int = 0
     top_p: float = 1.0
@@ -246,7 +246,7 @@ def options(group: str) -> dict[str, str]:
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """Return the suggestion after an unknown word: '; did you mean ...?', or ';' if none is near."""
+    """Return the suggestion after an unknown word: '; did you mean ...?', or ';' if no known word is similar."""
     # try anagrams first: difflib would match 'prot' to 'prompt', not to 'port'
     letters = sorted(word)
     near = [one for one in known if sorted(one) == letters]

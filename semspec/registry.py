@@ -37,9 +37,8 @@ C = TypeVar("C", bound=type)
 class Registered:
     kind: Kind
     name: str
-    cls: type[
-        Any
-    ]  # a frozen, kw_only dataclass: its fields are the options (artifacts: no options)
+    # a frozen, kw_only dataclass whose fields are the options (none for artifacts)
+    cls: type[Any]
 
     @property
     def summary(self) -> str:

@@ -1,4 +1,4 @@
-"""``python -m semspec.run``: solve problems plainly and speculatively, side by side.
+"""``python -m semspec.run``: solve the same problems plainly and speculatively.
 
 Hydra composes the configuration. This module checks it, turns every user mistake into one line and exit
 code 2, and calls ``semspec.runner``.
@@ -56,7 +56,7 @@ def _kept(folder: Path) -> str:
     """Say what an interrupted run has kept and how to resume it."""
     run = RunFolder(folder)
     said = run.status
-    if "total" not in said:  # it had not begun to solve
+    if "total" not in said:  # no problem was begun
         with contextlib.suppress(OSError):
             folder.rmdir()
         return "nothing was solved yet: run the same command again"

@@ -85,7 +85,7 @@ class What(enum.Enum):
     PROBS = "probs"  # [rows, vocabulary] after temperature, top-k, top-p, min-p
     LOGITS = "logits"  # [rows, vocabulary] raw
     TOP_K = "top_k"  # (ids [rows, k], raw log-probabilities [rows, k])
-    LOGPROBS = "logprobs"  # [tokens] log-probability of each scored or generated token, raw but for ``temperature``
+    LOGPROBS = "logprobs"  # [tokens] log-probability of each scored or generated token at ``Read.temperature``
     HIDDEN = "hidden"  # [rows, layers, width]; layers as in transformers' hidden_states
     POOLED = "pooled"  # [spans, layers, width] over each span's own tokens, reduced in the pass
     SCORE = "score"  # [spans] score of each span by the named probe, if the engine holds it
@@ -123,7 +123,7 @@ LAST_STATES = Read(What.HIDDEN, layers=(-1,))  # what the language model's head 
 class Stops:
     """Hints where a server may stop because a boundary may find an end; the boundary decides."""
 
-    texts: tuple[str, ...] = ()  # a unit may end where one of these completes
+    texts: tuple[str, ...] = ()  # a unit may end where one of these is completed
     patterns: tuple[str, ...] = ()  # the same as regular expressions
     cap: int | None = None  # most tokens of a unit
     never: bool = False  # no unit ever ends: the boundary only listens
@@ -397,7 +397,7 @@ class Round:
 
 @dataclass(slots=True)
 class Outcome:
-    """One problem, solved."""
+    """A solved problem."""
 
     tokens: list[int]
     finish: Literal["eos", "budget"]

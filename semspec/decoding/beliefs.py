@@ -73,7 +73,7 @@ class Beliefs:
         return (kept + WEIGHT * above) / (tried + WEIGHT)
 
     def learn(self, tried: Iterable[tuple[Signal, bool]]) -> None:
-        """Count what became of the tokens of one round."""
+        """Count which tokens of one round were kept."""
         for signal, kept in tried:
             for length in range(len(signal) + 1):
                 counts = self.counts.setdefault(signal[:length], [0.0, 0.0])

@@ -92,7 +92,7 @@ class Adaptive(Hindsight):
         self._settle()
 
     def _decide_alone(self) -> None:
-        """Draft as much as pays, if that can be afforded."""
+        """Draft the length that pays best, if its loss can be afforded."""
         if self.copies:
             self._decide(self.longest, -self.net)
         else:

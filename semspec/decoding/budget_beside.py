@@ -82,7 +82,7 @@ class Beside(Adaptive):
         self.copying._settle()
 
     def units(self) -> int:
-        """Return how much may be copied; ``model`` says how much the model drafts in its place."""
+        """Return how much to copy at most; ``model`` decides how much the model drafts instead."""
         copying = self.copying
         copying._begin()
         self._ledger.turn(self.economy)

@@ -62,7 +62,7 @@ class Hindsight(Prospects):
         return spent
 
     def _look_back(self, done: Round) -> None:
-        """Learn what became of a draft."""
+        """Learn from what was kept of a draft."""
         tokens = done.tokens
         # answers that begin together begin alike: their first drafts are one event, not many
         if self._ledger.crowded and self._ledger.rounds == 1:

@@ -21,11 +21,8 @@ LEAST = 16.0  # least deviations for a fit
 ASSUMED, LONGER = 16.0, 128.0
 DOUBT = 24.0  # F statistic below which the fit may be an accident: lasting noise looks like many measurements
 CLIP = 4.0  # clip deviations at this many times the usual one
-USUAL, FEW, MANY = (
-    0.1,
-    8.0,
-    64.0,
-)  # the usual deviation before any was seen, and the range of counts it is averaged over
+# the usual deviation before any was seen, and the range of counts it is averaged over
+USUAL, FEW, MANY = 0.1, 8.0, 64.0
 SHARE = 0.1  # least share for each of the two prices where the data cannot tell them apart
 
 

@@ -240,7 +240,7 @@ class Costs:
     def add(
         self, who: str, kind: str, together: int, size: float, seconds: float, context: float = 0
     ) -> None:
-        """Add a measurement, unless the table is a recorded one."""
+        """Add a measurement, unless the table is recorded."""
         if self.fixed or seconds <= 0:
             return
         if (curve := self.curves.get((who, kind, together))) is None:
@@ -260,7 +260,8 @@ class Costs:
                 near = self.curve(who, relative, together)
                 if near is not None and near.price.sure:
                     prices, lone = near.price.own, sum(near.price.own)
-                    if (kind in PASSES) != (relative in PASSES):  # a row is many passes over one
+                    # a row of written tokens is many passes over one token each
+                    if (kind in PASSES) != (relative in PASSES):
                         prices = (lone, 0.0) if kind in PASSES else (0.0, lone)
                     break
             curve.lean(*prices)
@@ -325,7 +326,7 @@ class Costs:
         return written
 
     def token(self, together: int = 1, context: float | None = None) -> float | None:
-        """Return the seconds of a token that the target writes in a row of many."""
+        """Return the seconds per token in a long row that the target writes."""
         curve = self.curve("target", WRITE, together)
         if curve is not None and len(curve.points) > 1:
             # noise can make rows of different lengths look almost equally long

@@ -54,8 +54,8 @@ class Economy:
     """
 
     costs: Costs
-    who: str = "draft"  # whose drafts these are: the run's own, or the pen's ("nested")
-    together: int = 1  # problems that share a pass, where that does not change
+    who: str = "draft"  # whose drafts: the run's own, or the pen's ("nested")
+    together: int = 1  # problems that share a pass, if that number is constant
     # a draft model writes the drafts, so its speed says what they cost
     model: bool = False
     beliefs: Beliefs = field(default_factory=Beliefs)
@@ -64,8 +64,8 @@ class Economy:
     trees: float = 0.0  # number of trees in that average, at most ``TREES``
     tries: float = 0.0  # drafts of a model that the target has read, at most ``TRIES``
     promising: bool = False  # before any was tried, a model's drafts were expected to pay
-    spent: float = 20.0  # plain tokens of time, newer ones counting more
-    gained: float = 20.0  # tokens in that time
+    spent: float = 20.0  # faded sum of time, in plain tokens
+    gained: float = 20.0  # faded sum of tokens in that time
     lengths: list[int] = field(default_factory=list)  # tokens of accepted units
     drafted: float = 0.0  # average tokens of a drafted unit; 0: none yet
     written: float = 0.0  # average tokens of a unit that the target wrote
@@ -94,7 +94,7 @@ class Economy:
     experience: Experience = field(default_factory=Experience)
 
     def opened(self) -> Self:
-        """Return the state that a problem begins with."""
+        """Return the state for a new problem: this one, or a copy with a recorded table."""
         if not self.costs.fixed or self.costs.load:
             return self
         own = copy.copy(self)

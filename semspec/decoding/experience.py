@@ -76,7 +76,7 @@ class Experience(Rows):
         """Return measured over predicted time of rounds with a draft."""
         if not self.predicted:
             return 1.0
-        # as if some rounds had gone as predicted: a single one says little
+        # with a prior of rounds that went as predicted, because a single round says little
         return min(max((self.real + SURE) / (self.predicted + SURE), LEAST), MOST)
 
     def wrote(self, seconds: float, tokens: int, context: float = 0.0) -> None:

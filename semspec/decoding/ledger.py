@@ -68,7 +68,7 @@ class Ledger:
 
     @property
     def timed(self) -> bool:
-        """True where the clock says what rounds take."""
+        """True if rounds are timed by the clock: one problem at a time, and the price of a token is known."""
         economy = self.economy
         return economy.company == 1 and economy.costs.clock is not None and economy.token > 0
 

@@ -22,7 +22,7 @@ class Pacing:
     """Costs and the economy of each drafter; empty where lengths are fixed."""
 
     costs: Costs | None = None
-    economies: Mapping[str, Economy] = field(default_factory=dict)  # by who drafts: draft, nested
+    economies: Mapping[str, Economy] = field(default_factory=dict)  # by drafter: draft, nested
 
     @classmethod
     def adaptive(

@@ -76,7 +76,7 @@ class Stopping:
     session: StopSession
     name: str  # of the stopper
     thought: Thought
-    boundary: Boundary  # of steps
+    boundary: Boundary  # finds ends of steps
     closing: Closing
     encode: Callable[[str], list[int]]
     stop_ids: Collection[int]

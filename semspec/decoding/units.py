@@ -1,4 +1,4 @@
-"""Functions that all splitters share."""
+"""Functions shared by all splitters."""
 
 from __future__ import annotations
 

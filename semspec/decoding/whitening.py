@@ -19,7 +19,7 @@ class Whitened:
 
     def __init__(self, sigma: Tensor | None) -> None:
         self.scale = None if sigma is None else inverse_deviation(sigma)
-        self.rows = torch.empty(0, 0)  # with spare room
+        self.rows = torch.empty(0, 0)  # grows with spare rows
         self._places: dict[int, int] = {}
 
     def places(

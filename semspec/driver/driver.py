@@ -27,7 +27,7 @@ class Driver:
 
     def __init__(self, engines: Mapping[Role, Engine], costs: Costs | None = None) -> None:
         self.engines, self.costs = engines, costs
-        self._pool: ThreadPoolExecutor | None = None  # made when models first run side by side
+        self._pool: ThreadPoolExecutor | None = None  # created when models first run in parallel
 
     @property
     def free(self) -> bool:
@@ -37,7 +37,7 @@ class Driver:
     def run(
         self, plans: Iterable[tuple[Context, Plan[T]]] | Inbox[T], concurrency: int = 1
     ) -> Iterator[Finished[T]]:
-        """Yield each plan's result as it ends; new plans are taken from ``plans`` only when needed."""
+        """Yield each plan's result as it ends; take new plans from ``plans`` only when needed."""
         with closing(self.turns(plans, concurrency)) as turns:
             for done in turns:
                 if done is not None:

@@ -95,7 +95,7 @@ class Freely(Way[T]):
             if role not in asked and isinstance(engine, Onward):
                 engine.halt(one.context)
         for query in one.queries:
-            engine = cast(Concurrent, self.engines[query.model])  # as ``Driver.free`` has found
+            engine = cast(Concurrent, self.engines[query.model])  # checked by ``Driver.free``
             one.waits.append(engine.submit(query))
         for future in one.waits:
             future.add_done_callback(lambda _: self._told.put(one))

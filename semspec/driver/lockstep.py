@@ -31,9 +31,9 @@ class Batch:
 
 @dataclass(eq=False)
 class Lockstep(Way[T]):
-    """Plans in lockstep."""
+    """Runs plans in lockstep."""
 
-    threads: Callable[[], ThreadPoolExecutor] = field(kw_only=True)  # models side by side run there
+    threads: Callable[[], ThreadPoolExecutor] = field(kw_only=True)  # for models in parallel
     _spared: int = field(default=0, init=False)  # turns in a row in which drafts came first
 
     def turns(self) -> Turns[Finished[T]]:
@@ -44,7 +44,7 @@ class Lockstep(Way[T]):
                 done = self.moved(one, None)
                 if done is None:
                     self.running.append(one)
-                else:  # it had nothing to ask
+                else:  # it asked nothing
                     yield done
             self.give_up()
             if self.running:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Finished(Generic[T]):
-    """A plan that has ended."""
+    """A finished plan."""
 
     context: Context
     value: T  # None where ``error`` says why there is none

@@ -131,7 +131,7 @@ class Loaded:
 
     @property
     def facts(self) -> ModelFacts:
-        """What artifacts of the target are bound to."""
+        """The facts to which the target's artifacts are bound."""
         return self._survey.own.models["target"]
 
     @property
@@ -173,7 +173,7 @@ class Loaded:
         engine = self._shared.load(self._engine, folder, role, self.probes.get(role, ()))
         if isinstance(engine, OnServers) and engine.served:
             self.served[f"{role}'s server"] = engine.served
-        # a tokenizer may name an end that the weights' files do not
+        # a tokenizer may name an end-of-text token that the model's own files do not
         engine.stop_ids |= text.stop_ids
         return engine
 

@@ -61,7 +61,7 @@ _FOUND: ContextVar[dict[str, Found] | None] = ContextVar("found", default=None)
 
 @contextlib.contextmanager
 def noted() -> Iterator[dict[str, Found]]:
-    """Record everything that is located within the block, by name and revision as given."""
+    """Record everything that is located in the block, by the given name and revision."""
     found: dict[str, Found] = {}
     token = _FOUND.set(found)
     try:
@@ -86,7 +86,7 @@ def locate(
 ) -> Path:
     """Return the local folder of a name: the folder itself, or a snapshot of a Hub repository.
 
-    Raise UserError if there is neither, or if a check of its files fails.
+    Raise UserError if neither exists, or if a check of its files fails.
     """
     name, folder = folder_or_repo, Path(folder_or_repo).expanduser()
     recover(folder)

@@ -78,7 +78,7 @@ class ModelFacts:
 
 
 EXAMPLE = ModelFacts("owner/model", "c0ffee00" * 5, "", layers=2, width=4, tokenizer="f" * 64)
-"""The model that examples of artifacts and plugins belong to; ``engine=toy`` has its shape."""
+"""The model for examples of artifacts and plugins; ``engine=toy`` has its shape."""
 EXAMPLE_VOCABULARY = 12
 
 

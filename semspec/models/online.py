@@ -99,7 +99,7 @@ def safe_message(error: BaseException) -> str:
 def reachable(endpoint: str) -> bool:
     """Return whether the Hub answers at all; its own client would retry for half a minute."""
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
-        return True  # a proxy may reach hosts that this machine cannot
+        return True  # a proxy may reach hosts that this machine cannot reach
     url = urlsplit(endpoint)
     port = url.port or (443 if url.scheme == "https" else 80)
     try:

@@ -25,7 +25,7 @@ class Preset:
     """What a target's preset brings besides the model, and the source of that."""
 
     source: str
-    thinking: str  # who opens the thinking
+    thinking: str  # who opens the thinking: the template or the model
     context: int
     options: Sequence[str]
     pair: Sequence[str]  # the draft that goes with the model

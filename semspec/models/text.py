@@ -85,7 +85,7 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
         tokenizer = kind.from_pretrained(source, **options)
     except UserError:
         raise
-    except Exception as reason:  # transformers raises whatever its parsers raise
+    except Exception as reason:  # transformers passes on whatever its parsers raise
         where = f"'{name}'" + (f" (revision {revision})" if revision else "")
         way = "check name and revision, log in with 'hf auth login' for a gated model, or give a local folder"
         way = "is it a model's folder with its tokenizer files?" if local else way

@@ -38,7 +38,7 @@ class BenchmarkProblem:
     prompt_ids: tuple[int, ...] | None = None  # the exact prompt, instead of ``question``
     references: Sequence[str] = ()  # what the answer may repeat: a prediction, a file, documents
     tenant: str = ""  # whose question it is: only the same tenant's answers are reused
-    attempt_of: str = ""  # id of the problem of which this is a further attempt
+    attempt_of: str = ""  # id of the problem, if this is a further attempt at it
 
 
 @dataclass(frozen=True, slots=True)

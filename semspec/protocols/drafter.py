@@ -1,4 +1,4 @@
-"""Drafters: who proposes tokens."""
+"""Drafters propose tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semspec.types import Context, Draft, Read, Role, Room, Round, Sampling, See
 
 
 class Drafter(Plugin, Protocol):
-    """Proposes tokens; ``draft`` is the role of a language model that it drafts with."""
+    """Proposes tokens; a language model that it drafts with has the role ``draft``."""
 
     plain: ClassVar[bool]  # it never drafts, so the target may write to the end
     ahead: ClassVar[bool]  # it can draft what follows ``Room.tail``
@@ -33,7 +33,7 @@ class Drafter(Plugin, Protocol):
         ...
 
     def models(self) -> Mapping[Role, ModelConfig]:
-        """Return models of its own, by role; ``target`` is there anyway."""
+        """Return its own models by role; ``target`` is always there."""
         ...
 
     @property

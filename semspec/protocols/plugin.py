@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The facts of a run that plugins are bound to."""
+    """The facts of a run to which plugins are bound."""
 
     models: Mapping[Role, ModelFacts]
     split: str

@@ -33,7 +33,7 @@ class Rule(Plugin, Protocol):
     in_server: ClassVar[InServer | None]  # None: it cannot run inside a serving engine
 
     def models(self) -> Mapping[Role, ModelConfig]:
-        """Return models of its own, by role; ``target`` is there anyway."""
+        """Return its own models by role; ``target`` is always there."""
         ...
 
     @property

@@ -36,7 +36,7 @@ class ParagraphBoundary:
 
     def _start(self) -> None:
         self._count = 0  # tokens of this unit
-        self._newlines = 0  # that end the text so far
+        self._newlines = 0  # at the end of the text so far
         self._text = False  # the unit has something besides whitespace
 
     def feed(self, token: int) -> Literal[0] | None:

@@ -78,7 +78,7 @@ class SentenceBoundary:
 
     def _start(self) -> None:
         self._count = 0  # tokens of this unit
-        self._newlines = 0  # that end the text so far
+        self._newlines = 0  # at the end of the text so far
         self._text = False  # the unit has something besides whitespace
         self._words = False  # the unit has a letter or a digit
         self._phase = TEXT

@@ -73,7 +73,7 @@ class Closes(StopBase):
 
 
 class Never:
-    """A session that lets the model think on."""
+    """A session that never closes the thinking."""
 
     def consider(self, context: Context, thought: int) -> Plan[Opinion]:
         return Opinion(False)
