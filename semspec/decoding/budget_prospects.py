@@ -71,7 +71,7 @@ class Prospects:
             self._prices.clear()
 
     def _chance(self, depth: int, chain: bool) -> float:
-        """Return the chance that a draft is still right at a depth, if it was before; a tree counts at least its first path."""
+        """Return the chance that a draft stays right at a depth; for a tree, at least that of its first path."""
         chance, deep = self.economy.beliefs.chance, DEEP[depth - 1]
         if chain:
             found = chance(("chain", deep, self.heat))
@@ -159,7 +159,7 @@ class Prospects:
     def _weighed(
         self, parents: Sequence[int], signals: Sequence[Signal]
     ) -> tuple[list[int], float, float, bool]:
-        """Return the nodes worth their place, the expected number kept, the cost of their pass, and whether they are a chain.
+        """Return the nodes worth their place, and the expected number kept, the cost of their pass, whether they are a chain.
 
         The expected number does not include the text's own ``_mood``.
         """

@@ -5,8 +5,8 @@ rejected one and writes one itself. The first is counted in steps, the second in
 
 At first nothing is known about a draft model, and a failed draft costs as much as the target needs for a good part of a
 step. So the target writes the first step, which shows how long steps are. Then one problem at a time tries drafts of
-about that length, until some draft is accepted. The cost of failed tries is summed over all problems and loads, and
-``EXPLORE`` of each written token is subtracted; the next try waits until the sum, including its own cost, is at most ``FREE``.
+about that length, until some draft is accepted. The cost of failed tries is summed over all problems and loads, minus
+``EXPLORE`` for each written token. The next try waits until the sum plus its own cost is at most ``FREE``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from semspec.types import Draft, Round, Turns
 
 FADES = 0.9  # weight of the average step length at each new step
 SHORTEST = 16  # least tokens of a step that is tried
-FREE = 40.0  # plain tokens that failed tries may cost: four or five of a small model, two of one nearly as slow as the target
+# plain tokens that failed tries may cost: four or five tries of a small model, two of one nearly as slow as the target
+FREE = 40.0
 NOTHING = 1e-9
 
 
@@ -103,7 +104,7 @@ class AdaptiveSteps:
         return self._unproven and self._trying() < self.economy.writing(self.economy.written)
 
     def _trying(self) -> float:
-        """Return the plain tokens it costs to draft and read a step: the prediction or the last measured cost, whichever is more."""
+        """Return the cost of drafting and reading a step: the larger of the predicted and the last measured cost."""
         economy, tokens = self.economy, self.economy.drafted
         predicted = economy.asking_steps(1, tokens) + economy.reading(1 + tokens)
         return max(predicted, economy.trial)

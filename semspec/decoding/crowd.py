@@ -30,7 +30,9 @@ CLEARLY = 0.3  # ... by this share of its time
 LASTS = 256  # tokens per problem before a trial where drafts lost under a higher load: most loads end sooner
 HOLD = 32  # plain tokens that another number of problems has to last before it counts
 SLACK = 0.02  # share of their time that drafts may lose by chance
-AHEAD = 8.0  # most plain tokens of gain per problem that may be lost again: answers that began together have their easy passages together
+# most plain tokens of gain per problem that may be lost again: answers that began together have their easy passages
+# at the same time
+AHEAD = 8.0
 FADES = 0.995  # weight of earlier rows at each new one
 ROUNDING = 1e-6  # of a token
 State = Literal["writing", "gathering", "trial", "drafting"]
@@ -62,7 +64,7 @@ class Crowd:
     _rounds: int = field(default=0, init=False)
 
     def expect(self, other: Crowd) -> None:
-        """Take over the result of another load while this one has none; drafts gain less the more problems share the passes."""
+        """Take over another load's result if this load has none; drafts gain least where many problems share the passes."""
         if self.gained is None:
             more = self.size / other.size
             self.gained = other.gained

@@ -244,7 +244,7 @@ class Economy:
             self.found = max(0.95 ** min(alone, 64) * self.found, SELDOM)
 
     def begin(self) -> None:
-        """Once the price of a token is known, allow for ``LEARNING`` seconds: with a small model, overhead is most of the time."""
+        """Once the price of a token is known, allow for ``LEARNING`` seconds, since a small model is mostly overhead."""
         if not self.began and self.token and not self.costs.fixed:
             self.began, self.bank = True, max(self.bank, LEARNING / self.token)
 

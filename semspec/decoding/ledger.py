@@ -84,7 +84,7 @@ class Ledger:
             return 0
         experience = self.economy.experience
         if not experience.token:
-            # not in the first round, whose pass reads the prompt; a drafter that reads along uses that pass for its first draft
+            # the first round's pass reads the prompt, and a drafter that reads along uses it for its first draft
             if self.copies and self.watches:
                 # missing a row is expensive: measure where the drafter rests, or late
                 return ENOUGH if experience.old > STALE and self.rounds else 0

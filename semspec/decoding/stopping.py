@@ -134,7 +134,7 @@ class Stopping:
         return end
 
     def ask(self, context: Context, done: Round, back: int = 0) -> Plan[None]:
-        """Ask the stopper at the end of a step, which is 0 or 1 token (``back``: 0, -1) before what was read; book it in ``done``."""
+        """Ask the stopper at the end of a step, and book the query in ``done``; ``back``: -1 if one token more was read, else 0."""
         thought = self.thought.tokens + back
         opinion: Opinion = yield from booked(self.session.consider(context, thought), done)
         if opinion.score is not None:

@@ -69,7 +69,7 @@ class Lockstep(Way[T]):
         """Return the plans whose queries are answered now.
 
         If some plans wait for the target and others draft, drafts come first, so that then all share the target's pass.
-        After ``SPARED`` such turns in a row all are answered, because some rules ask the small model for as long as it is sure.
+        After ``SPARED`` such turns in a row all are answered: some rules ask the small model for as long as it is sure.
         """
         drafting = [one for one in self.running if all(q.model != "target" for q in one.queries)]
         first = 0 < len(drafting) < len(self.running) and self._spared < SPARED

@@ -1,4 +1,4 @@
-"""A model for NVIDIA's ``specdec_bench`` (Model-Optimizer, examples/specdec_bench), written to its interface without importing it.
+"""A model with the interface of NVIDIA's ``specdec_bench`` (Model-Optimizer, examples/specdec_bench).
 
     from semspec.harness.specdec_bench import SemspecModel
     engines_available["SEMSPEC"] = SemspecModel      # in specdec_bench's run.py
