@@ -1,6 +1,6 @@
 """semspec: speculative decoding for reasoning models, by whole steps or by tokens.
 
-The library (docs/api.md) is loaded when it is first used: ``semspec.load(...)``.
+The library (docs/api.md) is imported on first use: ``semspec.load(...)``.
 """
 
 from __future__ import annotations

@@ -36,37 +36,35 @@ _NEEDS_NO_QUOTES = re.compile(r"[\w./:@+-]+")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One unit of ``split`` in a text; with ``split="token"``, tokens of one writer in a row."""
+    """One unit of ``split`` in a text; with ``split="token"``, a run of tokens by one writer."""
 
     text: str
-    author: Writer  # who wrote its end: "draft" where the draft was kept
-    score: float | None = None  # by the rule: of the kept draft, or of the first rejected one
+    author: Writer  # who wrote its end; "draft" where the draft was kept
+    score: float | None = None  # the rule's score of the kept draft, or of the first rejected one
     rejected: str = ""  # the drafted text that this step replaces
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The answer to one question; the texts of its steps make up its text."""
+    """The answer to one question; the texts of its steps add up to its text."""
 
     question: str
     text: str  # the assistant's whole turn, thinking included
     steps: tuple[Step, ...]
     figures: Figures  # tokens, passes and seconds
-    finished: bool  # False: the budget ended it
+    finished: bool  # False: the budget ran out
 
 
 class Pair:
-    """A target and the draft that helps it, loaded; close it, or use it as a context manager.
+    """A loaded target and draft; close it, or use it as a context manager.
 
-    Like a run, it draws from ``seed``: one question has one answer.
+    Like a run, it samples from ``seed``, so the same question gets the same answer.
     """
 
     def __init__(self, config: RunConfig) -> None:
         """Load the models of a configuration; ``semspec.load`` composes one."""
         self._solver = Solver(config, beside=True)
-        self._solver.measure(
-            ()
-        )  # no question is there yet: what an earlier run has measured is taken
+        self._solver.measure(())  # without questions, it uses what an earlier run has measured
         self._closed = False
 
     def solve(
@@ -78,9 +76,9 @@ class Pair:
     ) -> Solution:
         """Answer a question; with ``mode="plain"`` the target writes alone, for comparison.
 
-        ``reference`` is a text that the answer may repeat in part, or several: what is to be edited, a
-        predicted answer, retrieved documents. It makes the answer faster, whatever drafts, and changes
-        nothing about what may be answered.
+        ``reference``: one or several texts that the answer may partly repeat, such as a text to edit, a predicted
+        answer, or retrieved documents. It makes the answer faster, whatever drafts, and does not change which
+        answers are possible.
         Raises UserError if the question does not fit into the models' context.
         """
         if mode not in get_args(Mode):
@@ -97,10 +95,10 @@ class Pair:
     def stream(
         self, question: str, system: str | None = None, reference: str | Sequence[str] = ()
     ) -> Iterator[Step]:
-        """Answer a question, yielding each step as soon as it is decided; ``reference`` as in ``solve``.
+        """Answer a question and yield each step as soon as it is decided; ``reference`` as in ``solve``.
 
-        To close the iterator stops the models and frees their memory of the question. Raises UserError
-        as ``solve`` does.
+        Closing the iterator stops the models and frees their memory of the question. Raises UserError as
+        ``solve`` does.
         """
         problem = self._problem(question, system, reference)
         written: list[int] = []
@@ -109,7 +107,6 @@ class Pair:
         self._solver.remember(problem, written)
 
     def close(self) -> None:
-        """Release the models."""
         self._closed = True
         self._solver.close()
 
@@ -124,7 +121,7 @@ class Pair:
     ) -> BenchmarkProblem:
         if self._closed:
             raise UserError("this pair is closed: load another one")
-        # the name that ``semspec.run prompt=`` uses: seeds go by it
+        # the same name as in ``semspec.run prompt=``, since seeds depend on it
         references = (reference,) if isinstance(reference, str) else tuple(reference)
         return BenchmarkProblem("prompt", question, system=system, references=references)
 
@@ -140,7 +137,7 @@ class Pair:
         return _joined(parts, opening(prompt), by_token)
 
     def _units(self, done: Round) -> Iterator[Round]:
-        """Split what the target wrote by itself, without an end that it waited for, into units."""
+        """Split what the target wrote without waiting for ends of units into units."""
         if done.drafted or done.handed_ends or not done.handed:
             yield done
             return
@@ -164,7 +161,7 @@ def _noted(rounds: Iterable[Round], written: list[int]) -> Iterator[Round]:
 
 
 def _joined(parts: Iterable[Piece], opened: str, each: bool) -> Iterator[Step]:
-    """Join pieces to steps; ``each`` piece is one where units are tokens."""
+    """Join pieces to steps; with ``each``, every piece is a step (tokens as units)."""
     text, score, rejected = opened, None, list[str]()
     author: Writer = "target"
     for piece in parts:
@@ -182,7 +179,7 @@ def _joined(parts: Iterable[Piece], opened: str, each: bool) -> Iterator[Step]:
 
 
 def load(*overrides: str, **options: Any) -> Pair:
-    """Load a pair of models: the embedded one, unless options say otherwise.
+    """Load a pair of models; by default the embedded pair.
 
     Takes the options of ``python -m semspec.run``, as keywords or as on its command line:
     ``load("model.path=/models/target", draft="r1-1.5b", accept="logprob", threshold=-4)``. Raises UserError,
@@ -195,7 +192,7 @@ def load(*overrides: str, **options: Any) -> Pair:
 
 
 def _written(value: object) -> str:
-    """Write a value as on the command line."""
+    """Format a value as on the command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""``python -m semspec.audit``: how far accepted tokens really moved the target's next step."""
+"""``python -m semspec.audit``: measure how far accepted tokens really moved the target's next step."""
 
 from semspec.cli.audit import main
 

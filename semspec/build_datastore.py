@@ -1,4 +1,4 @@
-"""``python -m semspec.build_datastore``: a corpus that drafters copy from, from texts to an artifact."""
+"""``python -m semspec.build_datastore``: build a corpus that drafters copy from, from texts to an artifact."""
 
 from semspec.cli.build_datastore import main
 

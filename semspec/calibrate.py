@@ -1,4 +1,4 @@
-"""``python -m semspec.calibrate``: the constants of ARC-Decode's bound, from texts to an artifact."""
+"""``python -m semspec.calibrate``: measure the constants of ARC-Decode's bound, from texts to an artifact."""
 
 from semspec.cli.calibrate import main
 

@@ -1,4 +1,4 @@
-"""``python -m semspec.calibrate_risk``: what a rule takes the guarantee of an asked risk from."""
+"""``python -m semspec.calibrate_risk``: make the calibration with which a rule guarantees a requested risk."""
 
 from semspec.cli.calibrate_risk import main
 

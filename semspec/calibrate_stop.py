@@ -1,4 +1,4 @@
-"""``python -m semspec.calibrate_stop``: what a stopper takes the guarantee of an asked risk from."""
+"""``python -m semspec.calibrate_stop``: make the calibration with which a stopper guarantees a requested risk."""
 
 from semspec.cli.calibrate_stop import main
 

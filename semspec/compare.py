@@ -1,4 +1,4 @@
-"""``python -m semspec.compare A B``: is B faster, is its quality another, or do the data not tell?"""
+"""``python -m semspec.compare A B``: compare speed and quality of two runs."""
 
 from semspec.cli.compare import main
 

@@ -1,4 +1,4 @@
-"""The configuration of a run: typed, composed by Hydra, built without naming code in YAML."""
+"""The typed configuration of a run, composed by Hydra; YAML cannot name code."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ GROUPS = {
     "engine": "engine",
     "benchmark": "benchmark",
 }
-AUTO = "auto"  # of engine=
-NEVER = "none"  # of stop=
+AUTO = "auto"  # value of engine=
+NEVER = "none"  # value of stop=
 ANSWER_BY = ("either", "target")
-SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
+SHOWN_ONLY = ("quiet", "transcript")  # options that only change what is printed
 
 
 CONF = beside_package("conf")
 
 
 class Decoding:
-    """The options about sampling and units that several commands share."""
+    """Options for sampling and units that several commands share."""
 
     temperature: float
     top_k: int
@@ -60,7 +60,7 @@ class Decoding:
 
     @property
     def longest_unit(self) -> int:
-        """Tokens in one unit at most (SpecReason's cap for steps is 512)."""
+        """Most tokens of a unit (SpecReason's cap for steps is 512)."""
         return self.step_cap or (1 if self.split == "token" else 512)
 
 
@@ -75,7 +75,7 @@ class RunConfig(Decoding):
     salvage: bool = False
     nested: Any = MISSING
     nested_accept: Any = MISSING
-    nested_length: int = 0  # 0: as ``lengths`` says
+    nested_length: int = 0  # 0: see ``lengths``
     ahead: bool = False
     adaptive: bool = True
     costs: str = ""
@@ -84,8 +84,8 @@ class RunConfig(Decoding):
     engine: Any = MISSING
     benchmark: Any = MISSING
     split: str = "paragraph"
-    draft_length: int = 0  # 0: as ``lengths`` says
-    step_cap: int = 0  # 0: what suits the split
+    draft_length: int = 0  # 0: see ``lengths``
+    step_cap: int = 0  # 0: the split's default, see ``longest_unit``
     temperature: float = 0.6
     top_k: int = 0
     top_p: float = 1.0
@@ -106,7 +106,7 @@ class RunConfig(Decoding):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Units in a draft: as given, or else what suits: an upper bound where drafts are adaptive."""
+        """Units in a draft, as given or by default; an upper bound if ``adaptive``."""
         draft, nested = (1, 5) if not self.adaptive else (32 if self.split == "token" else 1, 16)
         return {
             "draft_length": self.draft_length or draft,
@@ -114,10 +114,10 @@ class RunConfig(Decoding):
         }
 
     def length(self, group: Literal["draft", "nested"], reach: int, chains: bool = False) -> int:
-        """Return the units of a draft: the drafter's own reach, or where it has none (0) the option for it.
+        """Return the units of a draft: the drafter's own reach, or the option if it has none (0).
 
-        Warns where the option is given and has no effect. ``chains``: a chain may be drafted in place of its tree,
-        for which the option counts where drafts are adaptive.
+        Warns if the option is given but has no effect. ``chains``: the drafter may draft a chain in place of a tree, whose
+        length the option sets if ``adaptive``.
         """
         option = f"{group}_length"
         given: int = getattr(self, option)
@@ -172,31 +172,32 @@ HELP = {
 }
 
 
-_STORED: dict[tuple[str, str], type[Any]] = {}  # what Hydra knows of, by group and name
+_STORED: dict[tuple[str, str], type[Any]] = {}  # what Hydra knows, by group and name
 
 
 def register_configs() -> None:
-    """Make every plugin's dataclass a node of its Hydra group."""
+    """Register every plugin's dataclass in its Hydra group."""
     store = hydra.core.config_store.ConfigStore.instance()
     if not _STORED:
         store.store(name="run_schema", node=composable(RunConfig))
-        # Hydra copies what it looks things up in whenever it composes, and its one store with it (a third of the time);
-        # what the store gives away are copies as it is
+        # Hydra deep-copies its one store whenever it composes, which takes a third of the time; the store hands out
+        # copies anyway
         store.__deepcopy__ = lambda memo: store  # type: ignore[attr-defined]
     for group, kind in GROUPS.items():
         assert kind in get_args(registry.Kind)
         for name, plugin in registry.plugins(kind).items():  # type: ignore[arg-type]
-            if _STORED.get((group, name)) is not plugin.cls:  # half of what composing costs
+            # storing again would be half the cost of composing
+            if _STORED.get((group, name)) is not plugin.cls:
                 store.store(group=group, name=name, node=composable(plugin.cls))
                 _STORED[group, name] = plugin.cls
                 _composed.cache_clear()
 
 
 def composable(cls: type[Any]) -> DictConfig:
-    """A dataclass as a node that presets and overrides may still write to.
+    """Return a dataclass as a node that presets and overrides may still write to.
 
-    OmegaConf takes frozen for read-only while it composes; the objects that are built from the
-    finished configuration are frozen all the same.
+    OmegaConf treats frozen classes as read-only while it composes; the objects built from the finished
+    configuration are still frozen.
     """
     node: DictConfig = OmegaConf.structured(cls)
     pending = [node]
@@ -209,7 +210,7 @@ def composable(cls: type[Any]) -> DictConfig:
 
 
 def presets(group: str) -> dict[str, str]:
-    """The YAML presets of a group in ``conf/``, with their first comment line as help."""
+    """Return a group's YAML presets in ``conf/``, with their first comment line as help."""
     found = {}
     for path in sorted((CONF / group).glob("*.yaml")):
         first = path.read_text(encoding="utf-8").splitlines()[0]
@@ -218,7 +219,7 @@ def presets(group: str) -> dict[str, str]:
 
 
 def naming(group: Literal["model", "draft"], model: ModelConfig) -> list[str]:
-    """Return the options that choose a model: of the preset of that path, if there is one."""
+    """Return the options that choose a model: a preset with its path, if there is one."""
     key = "path" if group == "model" else "model.path"
     for name in presets(group):
         preset = OmegaConf.load(CONF / group / f"{name}.yaml")
@@ -238,15 +239,15 @@ def defaults() -> Mapping[str, str]:
 
 
 def options(group: str) -> dict[str, str]:
-    """Everything that ``group=`` takes, with a line about it."""
+    """Return everything that ``group=`` takes, with a line of help for each."""
     plugins = registry.plugins(GROUPS[group]) if group in GROUPS else {}  # type: ignore[arg-type]
     auto = {AUTO: AUTO_HELP} if group == "engine" else {}
     return auto | {name: plugin.summary for name, plugin in plugins.items()} | presets(group)
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """Return the suggestion after an unknown word: '; did you mean ...?', or ';' if none is near."""
-    # 'prot' is nearer to 'port' than to 'prompt', which shares more with it in order
+    """Return the suggestion after an unknown word: '; did you mean ...?', or ';' if no known word is similar."""
+    # try anagrams first: difflib would match 'prot' to 'prompt', not to 'port'
     letters = sorted(word)
     near = [one for one in known if sorted(one) == letters]
     near = near or difflib.get_close_matches(word, known, n=1)
@@ -256,7 +257,7 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 def check(config: RunConfig) -> None:
     """Raise UserError for a configuration that cannot work, before any model is loaded.
 
-    Here stands what concerns the options of the run; plugins check themselves.
+    This checks the run's own options; plugins check theirs.
     """
     for name in ("draft_length", "nested_length"):
         if getattr(config, name) < 0:
@@ -311,7 +312,7 @@ def check(config: RunConfig) -> None:
 
 
 def free(config: RunConfig) -> tuple[str, ...]:
-    """Options that may differ from start to start of one run."""
+    """Return the options that may change when a run is resumed."""
     return (
         *SHOWN_ONLY,
         *(f"engine.{name}" for name in config.engine.may_change),
@@ -320,14 +321,14 @@ def free(config: RunConfig) -> tuple[str, ...]:
 
 
 def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a run's config.json; servers' addresses without passwords."""
+    """Return the content of a run's config.json, with passwords removed from servers' addresses."""
     engine = {k: without_passwords(v) for k, v in resolved.items() if k == "engine"}
-    # as older runs have them, which knew no length that is left open
+    # as in older runs, in which lengths could not be left open
     fixed = {} if config.adaptive else {k: v for k, v in config.lengths.items() if k in resolved}
     made = {**resolved, **engine, **fixed, "plugins": plugin_names(config)}
-    if config.attempts == 1:  # likewise
+    if config.attempts == 1:  # older runs do not have it
         made.pop("attempts", None)
-    if made["plugins"]["stop"] == NEVER:  # likewise
+    if made["plugins"]["stop"] == NEVER:  # older runs do not have it
         made = {k: v for k, v in made.items() if k != "stop"}
         del made["plugins"]["stop"]
     return made
@@ -339,25 +340,25 @@ def plugin_names(config: RunConfig) -> dict[str, str]:
 
 
 def drawn_by(drafter: Drafter) -> str | None:
-    """Name the model that draws the drafts, or else the drafter; None: it never drafts."""
+    """Name the model that samples the drafts, or else the drafter; None: it never drafts."""
     if drafter.plain:
         return None
     models = drafter.models()
-    alone = "draft" in models and drafter.rows  # beside a model that drafts, others may copy
+    alone = "draft" in models and drafter.rows  # False if it also copies from elsewhere
     return canonical_name(models["draft"]) if alone else registry.name_of(drafter)
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
-    """Read overrides by Hydra's grammar; raises HydraException."""
+    """Parse overrides with Hydra's grammar; raises HydraException."""
     return hydra.core.override_parser.overrides_parser.OverridesParser.create().parse_overrides(
         list(overrides)
     )
 
 
 def compose(overrides: Sequence[str]) -> DictConfig:
-    """The configuration of one job, as Hydra composes it."""
+    """Compose the configuration of one job with Hydra."""
     register_configs()
-    # arguments are checked, then built: a copy takes a tenth of the time
+    # the same arguments are composed for the check and for the build: a copy takes a tenth of the time
     return copy.deepcopy(_composed(str(CONF.resolve()), tuple(overrides)))
 
 
@@ -368,7 +369,7 @@ def _composed(folder: str, overrides: tuple[str, ...]) -> DictConfig:
 
 
 def build(composed: DictConfig) -> RunConfig:
-    """The typed configuration, every plugin an object."""
+    """Build the typed configuration, with every plugin as an object."""
     try:
         made = OmegaConf.to_object(composed)
     except OmegaConfBaseException as error:
@@ -384,7 +385,7 @@ def build(composed: DictConfig) -> RunConfig:
 
 
 def one_line(error: BaseException) -> str:
-    while error.__cause__ is not None:  # Hydra wraps what says more
+    while error.__cause__ is not None:  # Hydra wraps the error that says more
         error = error.__cause__
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and (told := _unknown(error)):
         return told
@@ -394,7 +395,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _unknown(error: ConfigKeyError | ConfigAttributeError) -> str:
-    """Name an option that a plugin or a group does not have, who has it, and the nearest that it has; empty for other errors."""
+    """Describe an unknown option: who has it, and the nearest known one; "" for other errors."""
     if not (error.full_key and is_dataclass(error.object_type)):
         return ""
     group, dot, name = error.full_key.rpartition(".")

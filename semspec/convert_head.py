@@ -1,4 +1,4 @@
-"""``python -m semspec.convert_head``: an artifact from a drafting head as others publish it."""
+"""``python -m semspec.convert_head``: convert a drafting head published by others to an artifact."""
 
 from semspec.cli.convert_head import main
 

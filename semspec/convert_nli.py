@@ -1,4 +1,4 @@
-"""``python -m semspec.convert_nli``: a copy with safetensors of a pickled entailment model."""
+"""``python -m semspec.convert_nli``: copy a pickled entailment model to safetensors."""
 
 from semspec.cli.convert_nli import main
 

@@ -1,4 +1,4 @@
-"""Errors that a user can cause: one line that says what is wrong and what to do about it."""
+"""Errors that a user can fix: one line that says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _USER = re.compile(r"(?<=://)[^\s/?#\"<>]*@")
 
 
 class UserError(Exception):
-    """A mistake that the user can mend. Commands print it as one line and exit with 2."""
+    """A mistake that the user can fix. Commands print it as one line and exit with 2."""
 
 
 class UnusableError(UserError):
-    """A model's server has answered, but not with what was asked for: asking again would bring the same."""
+    """A model's server has answered with something unusable; a retry would bring the same."""
 
 
 class RefusedError(UnusableError):
-    """A server has said that it does not take a request as it is: another one would not, either."""
+    """A server has rejected a request as invalid; another server would too."""
 
 
-LONGEST = 400  # characters of another library's error: some quote their whole input
+LONGEST = 400  # most characters of a library's error: some quote their whole input
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message without passwords, or its type if it has none."""
+    """Return the first line of an error's message, without passwords; its type if there is no message."""
     line = without_passwords((str(error).strip() or type(error).__name__).splitlines()[0])
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 

@@ -1,4 +1,4 @@
-"""Arms that take turns: each solves the same problems, and each problem is recorded as it ends."""
+"""Let arms take turns on the same problems, and record each problem as it ends."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from semspec.results.step_truth import accepted_steps
 from semspec.solver import Solution, Solver
 
 WARM_UP_TOKENS = 48
-AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
+AHEAD = 8  # if problems run freely: problems per turn of one mode, times ``concurrency``
 
 Aside = Callable[[Solver, Solution], Mapping[str, Any]]
-"""Measures more of a speculative solution, outside its time; it joins the details of its line."""
+"""Measures more about a speculative solution, outside its timed part; the result joins the details of its line."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One run: by itself, or one of several that take turns."""
+    """One run, alone or one of several that take turns."""
 
     config: RunConfig
     resolved: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Arm:
 
 @dataclass
 class Lane:
-    """An arm under way: its folder, open, and the solver that works for it."""
+    """A running arm: its open folder and its solver."""
 
     arm: Arm
     run: OpenRun
@@ -45,9 +45,9 @@ class Lane:
     solved: dict[str, Solve] = field(default_factory=dict)  # by problem
 
     def left(self, group: Sequence[BenchmarkProblem]) -> list[BenchmarkProblem]:
-        """Return what of a group is to be solved.
+        """Return which problems of a group to solve.
 
-        In lockstep all of it, if anything: rounding depends on a batch's size. What is recorded already is
+        In lockstep, all of them if any, because rounding depends on the batch size. What is already recorded is
         not written twice.
         """
         own = [p for p in group if p.id in self.ids]
@@ -55,9 +55,9 @@ class Lane:
         return left if self.solver.free or not left else own
 
     def remember(self, group: Sequence[BenchmarkProblem]) -> None:
-        """Let the drafter keep a group's answers, in its order.
+        """Let the drafter remember a group's answers, in its order.
 
-        They are read from the folder, so that a run that resumes has kept the same ones.
+        They are read from the folder, so that a resumed run remembers the same ones.
         """
         if self.solver.earlier is None:
             return
@@ -74,9 +74,9 @@ def solve_in_turn(
     console: terminal.Screen,
     aside: Aside | None,
 ) -> None:
-    """Solve problems with every arm, a few at a time; ``first`` warms up.
+    """Solve problems with every arm, a few at a time; ``first`` is the warm-up.
 
-    Which arm begins rotates, so that none is favoured.
+    The arm that begins rotates, so that none is favoured.
     """
     _warm_up(lanes, first)
     config, is_free = lanes[0].arm.config, lanes[0].solver.free
@@ -101,10 +101,10 @@ def _solve_group(
     progress: terminal.Progress,
     aside: Aside | None,
 ) -> Iterator[tuple[Lane, dict[str, Any]]]:
-    """Solve a few problems with every arm; who goes first rotates, so that none is favoured.
+    """Solve a group of problems with every arm and yield their lines.
 
-    In lockstep lines come at the end, in the group's order. Where problems run freely each comes as soon as
-    both of its modes are there.
+    In lockstep, lines come at the end, in the group's order. If problems run freely, each comes as soon as both of its
+    modes are done.
     """
     todo = {id(lane): lane.left(group) for lane in lanes}
     active = [lane for lane in lanes if todo[id(lane)]]
@@ -155,7 +155,7 @@ def _solve_group(
 
 
 def _unstopped(solver: Solver, ended: Sequence[Solution]) -> dict[str, Solution]:
-    """Solve to their natural ends those problems whose thinking was closed; return them by problem."""
+    """Solve the problems whose thinking was closed again, to their natural end; return solutions by problem."""
     cut = [d.problem for d in ended if any("closed" in r.stop for r in d.outcome.rounds)]
     return {done.problem.id: done for done in solver.unstopped().solve(cut, "speculative")}
 
@@ -167,7 +167,7 @@ def _solve(
     aside: Aside | None,
     unstopped: Solution,
 ) -> Solve:
-    """Grade a solution; ``unstopped`` is the one without a stop, or itself."""
+    """Grade a solution; ``unstopped``: the same problem without a stop, or ``done`` itself."""
     config = solver.config
     grade = config.benchmark.grade(done.problem, done.text)
     more: dict[str, Any] = {}
@@ -186,7 +186,7 @@ def _solve(
 
 
 def _stops(solver: Solver, done: Solution, grade: Grade, unstopped: Solution) -> Mapping[str, Any]:
-    """Count the tokens of the thinking, and what a stop has saved and changed."""
+    """Count the tokens of the thinking, and what a stop saved and changed."""
     found: dict[str, Any] = {stopped.THINKING: solver.thought(done)}
     if done.mode != "speculative":
         return found
@@ -203,7 +203,7 @@ def _stops(solver: Solver, done: Solution, grade: Grade, unstopped: Solution) ->
 
 
 def _warm_up(lanes: Sequence[Lane], problem: BenchmarkProblem) -> None:
-    """Write a few tokens with each arm that are not counted: first passes allocate and compile."""
+    """Write a few uncounted tokens with each arm, because first passes allocate and compile."""
     turns: list[tuple[Mode, Solver]] = [("plain", lanes[0].solver)]
     turns += [("speculative", lane.solver) for lane in lanes]
     for mode, solver in turns:

@@ -1,4 +1,4 @@
-"""``python -m semspec.launch``: the SGLang servers that a run with ``engine=sglang`` wants."""
+"""``python -m semspec.launch``: print or start the SGLang servers for a run with ``engine=sglang``."""
 
 from semspec.cli.launch import main
 

@@ -1,6 +1,6 @@
-"""The loop: draft, judge, commit, hand over, observe; for tokens and for whole steps alike.
+"""The loop: draft, judge, commit, hand over, observe, for tokens and for whole steps.
 
-Pure: it yields queries and receives answers (``protocols.Plan``), never sees an engine and reads no
+It is pure: it yields queries and receives answers (``protocols.Plan``), never sees an engine and reads no
 clock.
 """
 
@@ -59,10 +59,10 @@ def decode_plainly(
     stopping: Stopping | None = None,
     grammar: Grammar | None = None,
 ) -> Plan[Outcome]:
-    """Solve one problem by the target alone: one handover to the end of the text.
+    """Solve one problem with the target alone: one handover to the end of the text.
 
-    With a stopper the thinking is written step by step, by the same random numbers. ``grammar``: all that is written is
-    held to it.
+    With a stopper, the thinking is written step by step, with the same random numbers. ``grammar`` constrains the whole
+    output.
     """
     writing, rounds = Writing(context, kit, budget, grammar=grammar), list[Round]()
     while not rounds or (writing.left > 0 and not writing.ended):
@@ -78,37 +78,37 @@ def decode_plainly(
 
 @dataclass(slots=True)
 class Speculation(Writing):
-    """One problem while it is solved: its text, and everything that works on it.
+    """One problem in progress: its text, and everything that works on it.
 
-    Each method is one part of a round, and notes in ``done`` what came of it.
+    Each method is one part of a round and records its result in ``done``.
     """
 
     drafter: DraftSession
     rule: RuleSession
     pace: Pace
-    # draft the next units while these are judged
+    # draft the next units while the current ones are judged
     ahead: bool = field(default=False, kw_only=True)
-    # given: the target alone writes what follows the thinking
+    # if given, the target alone writes what follows the thinking
     thinking: Thinking | None = field(default=None, kw_only=True)
-    # given: the target's engine runs the rounds by itself, and is told this
+    # if given, the target's engine runs the rounds by itself with these options
     inside: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    # its rounds are taken as they come, and not all at the end: somebody reads along
+    # take those rounds as they come instead of all at the end, because somebody reads along
     piecewise: bool = field(default=False, kw_only=True)
-    # given: it may say that the thinking is to be closed, which is left to the caller (``stopping.closed``)
+    # if given, it may ask to close the thinking, which the caller then does (``stopping.closed``)
     stopping: Stopping | None = field(default=None, kw_only=True)
-    # who reads along asks the target about its steps
+    # whoever reads along asks the target about its steps
     stepwise: bool = field(default=False, kw_only=True)
-    # those that are over, also for who reads along
+    # finished rounds, also for whoever reads along
     rounds: list[Round] = field(default_factory=list, kw_only=True)
-    now: Round | None = field(default=None, init=False)  # the last one that has begun, likewise
-    _waiting: Draft | None = field(default=None, init=False)  # drafted ahead, and still of use
+    now: Round | None = field(default=None, init=False)  # the round in progress, likewise
+    _waiting: Draft | None = field(default=None, init=False)  # drafted ahead and still usable
 
     def sessions(self) -> list[DraftSession]:
-        """List the drafters at work, the pen's behind the problem's own."""
+        """List the active drafters: the problem's own, then the pen's."""
         return [self.drafter] if self.pen is None else [self.drafter, self.pen.drafter]
 
     def serve(self, asked: Mapping[str, Any]) -> Plan[None]:
-        """Have the engine write the text, and take its rounds."""
+        """Let the engine write the text, and take its rounds."""
         while self.left > 0 and not self.ended:
             own = "target", self.context, self.kit.sampling, self.kit.rng
             generate = Generate(self.left, inside=asked, piecewise=self.piecewise)
@@ -125,16 +125,16 @@ class Speculation(Writing):
 
     @property
     def _asks_between(self) -> bool:
-        """True where the target is asked other things at ends of steps: it could not write on meanwhile."""
+        """True if the target gets other queries at ends of steps, so it cannot write on meanwhile."""
         return self.stepwise or (self.stopping is not None and self.stopping.asks)
 
     @property
     def closing(self) -> bool:
-        """True when the thinking is to be closed behind the last round."""
+        """True when the thinking has to be closed after the last round."""
         return self.stopping is not None and bool(self.stopping.why)
 
     def draft(self, done: Round) -> Plan[Draft]:
-        """Propose what comes next, as far as it could be committed."""
+        """Draft what comes next, cut to what could be committed."""
         if self.answering:
             return Draft()
         draft, self._waiting = self._waiting, None
@@ -146,7 +146,7 @@ class Speculation(Writing):
         return draft
 
     def _propose(self, tail: Sequence[int], done: Round) -> Plan[Draft]:
-        """Ask the drafter for what follows the context and ``tail``, as much as the pace says."""
+        """Ask the drafter to continue the context and ``tail``, as far as the pace says."""
         self.pace.behind(len(self.context) + len(tail))
         units = self.pace.units()
         if not units:
@@ -159,7 +159,7 @@ class Speculation(Writing):
         return draft
 
     def judge(self, draft: Draft, done: Round) -> Plan[Verdict]:
-        """Get the verdict; meanwhile draft what follows, where that may be of use."""
+        """Return the verdict; meanwhile draft ahead where that may be useful."""
         if self.answering:
             return Verdict(handover=Handover(units=None))
         units = self.pace.alone(self.left)
@@ -175,7 +175,7 @@ class Speculation(Writing):
         return verdict
 
     def _goes_on_after(self, draft: Draft) -> bool:
-        """True where drafting ahead is asked for and a draft could follow this one."""
+        """Return whether drafting ahead is on and a draft could follow this one."""
         if not self.ahead or not draft.tokens or draft.halted or draft.parents is not None:
             return False
         if len(draft.tokens) >= self.left or draft.tokens[-1] in self.kit.stop_ids:
@@ -183,9 +183,9 @@ class Speculation(Writing):
         return self.thinking is None or self.thinking.closes_at(draft.tokens) is None
 
     def commit(self, draft: Draft, verdict: Verdict, done: Round) -> None:
-        """Append what the verdict keeps and writes: never past an end of text or the budget."""
+        """Append what the verdict keeps and writes, never past an end of text or the budget."""
         kept = kept_tokens(draft, verdict)
-        # a budget may cut a written token off: the law of the first ``budget`` tokens stays the same
+        # the budget may cut off a written token: the distribution of the first ``budget`` tokens stays the same
         written = list(verdict.write)[: self.left - len(kept)]
         if kept and kept[-1] in self.kit.stop_ids:
             written = []
@@ -202,7 +202,7 @@ class Speculation(Writing):
         self.witness.settle()
 
     def hand_over(self, verdict: Verdict, done: Round) -> Plan[None]:
-        """Let the target write, where the verdict says so and there is room."""
+        """Let the target write if the verdict says so and there is room."""
         handover = verdict.handover
         done.handed_over = handover is not None and not self.answering
         if handover is not None and self.left > 0 and not self.ended:
@@ -210,7 +210,7 @@ class Speculation(Writing):
             yield from self.write(handover, done, self.pace.gives_way)
 
     def observe(self, done: Round) -> None:
-        """Let what works on the problem learn from the round; behind an end of text there is only the next problem."""
+        """Let pace, thinking and drafter learn from the round; at an end of text, only the pace."""
         assert done.tokens, "a round made no progress"
         self.pace.observe(done)
         if self.ended:
@@ -220,13 +220,13 @@ class Speculation(Writing):
         self.drafter.observe(self.context, done)
 
     def over(self) -> None:
-        """Tell those who decide how much to draft that the problem has ended, or was given up."""
+        """Tell the paces that the problem has ended or was given up."""
         self.pace.over()
         if self.pen is not None:
             self.pen.pace.over()
 
     def consider(self, done: Round) -> Plan[Round]:
-        """Let the stopper say whether the thinking is done; return the round, cut where it is closed."""
+        """Ask the stopper whether the thinking is done; return the round, cut where the thinking closes."""
         if self.stopping is None or not self.stopping.listening:
             return done
         return (yield from self.stopping.considered(self.context, done))

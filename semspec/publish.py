@@ -1,4 +1,4 @@
-"""``python -m semspec.publish``: an artifact's folder to the Hugging Face Hub, in one commit."""
+"""``python -m semspec.publish``: upload an artifact's folder to the Hugging Face Hub in one commit."""
 
 from semspec.cli.publish import main
 

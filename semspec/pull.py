@@ -1,4 +1,4 @@
-"""``python -m semspec.pull``: an artifact from the Hugging Face Hub, checked, every byte of it."""
+"""``python -m semspec.pull``: download an artifact from the Hugging Face Hub, checking every byte."""
 
 from semspec.cli.pull import main
 

@@ -1,7 +1,7 @@
-"""``python -m semspec.run``: solve problems plainly and speculatively, side by side.
+"""``python -m semspec.run``: solve the same problems plainly and speculatively.
 
-Hydra composes the configuration; this module checks it, turns every mistake that a user can make
-into one line and exit code 2, and hands over to ``semspec.runner``.
+Hydra composes the configuration. This module checks it, turns every user mistake into one line and exit
+code 2, and calls ``semspec.runner``.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from semspec.storage.screen import complain, echo
 
 
 def run_job(composed: DictConfig) -> None:
-    """One run, in Hydra's run directory."""
+    """Execute one run in Hydra's run directory."""
     folder = Path(hydra.core.hydra_config.HydraConfig.get().runtime.output_dir)
     try:
         plain = OmegaConf.to_container(composed, resolve=True)
         assert isinstance(plain, dict)
         execute(build(composed), {str(k): v for k, v in plain.items()}, folder)
     except UserError as error:
-        with contextlib.suppress(OSError):  # Hydra has made the folder; where nothing is in it,
-            folder.rmdir()  # nothing shall be left
-        # SystemExit, because Hydra prints a line of its own about any other
+        with contextlib.suppress(OSError):  # remove the folder that Hydra made, if it is empty
+            folder.rmdir()
+        # SystemExit, because Hydra prints a line of its own about any other exception
         complain(error)
         sys.exit(2)
     except KeyboardInterrupt as error:
@@ -53,16 +53,16 @@ def run_job(composed: DictConfig) -> None:
 
 
 def _kept(folder: Path) -> str:
-    """Say what an interrupted run has kept, and how to go on."""
+    """Say what an interrupted run has kept and how to resume it."""
     run = RunFolder(folder)
     said = run.status
-    if "total" not in said:  # it had not begun to solve
+    if "total" not in said:  # no problem was begun
         with contextlib.suppress(OSError):
             folder.rmdir()
         return "nothing was solved yet: run the same command again"
     here = Path(os.path.relpath(folder))
     shown = folder if ".." in here.parts else here
-    done = sum(1 for _ in run.problem_lines())  # status.json may be one behind
+    done = sum(1 for _ in run.problem_lines())  # status.json may be one problem behind
     kept = f"{done} of {said['total']} problems are kept"
     return f"{kept}: the same command with {shlex.quote(f'hydra.run.dir={shown}')} goes on"
 
@@ -89,7 +89,8 @@ def _main(arguments: list[str]) -> None:
     several, taken = {"-m", "--multirun"} & set(flags), ""
     if not several:
         overrides, taken = with_recommended(overrides)
-    settled = settle(overrides, brought=True, helped=not several)  # a sweep does it job by job
+    # ``helped``: in a sweep each job settles this by itself
+    settled = settle(overrides, brought=True, helped=not several)
     overrides = settled.arguments
     own = [o for o in overrides if o.startswith("sweep=")]
     if own and not several:
@@ -112,7 +113,7 @@ def _main(arguments: list[str]) -> None:
     if taken and not flags:
         open_console(quiet=quiet).say(taken, "dim")
     sys.argv[1:] = [*flags, *overrides]
-    # Hydra would print an error its own way and exit with 1: let it through to here
+    # otherwise Hydra would print errors in its own way and exit with 1
     os.environ["HYDRA_FULL_ERROR"] = "1"
     start = hydra.main(
         config_path=str(config.CONF.resolve()), config_name="config", version_base="1.3"
@@ -121,7 +122,7 @@ def _main(arguments: list[str]) -> None:
         start(run_job)()
     except (hydra.errors.HydraException, OmegaConfBaseException) as error:
         raise UserError(one_line(error)) from error
-    except OSError as error:  # Hydra's own: the run's folder cannot be made
+    except OSError as error:  # Hydra cannot create the run's folder
         raise UserError(f"{error}: choose another hydra.run.dir, or free space") from error
 
 

@@ -1,8 +1,8 @@
-"""Solve the same problems with any number of arms in turn, and record each problem as it ends.
+"""Run one or several arms on the same problems in turn, and record each problem as it ends.
 
-The arms of an ordinary run are the target alone ("plain") and the method ("speculative"). Several runs that differ
-in the method alone can be arms of one process: models are loaded once, the target alone solves each problem once for
-all of them, and the arms take turns in rotating order. Each run keeps a folder of its own, as it would by itself.
+An ordinary run has two modes: the target alone ("plain") and the method ("speculative"). Several runs that differ only
+in the method can be arms of one process: models are loaded once, the target alone solves each problem once for all
+arms, and the arms take turns in rotating order. Each run has its own folder, as it would alone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from semspec.solver import Solver
 from semspec.storage import provenance
 from semspec.storage.screen import visible
 
-SERVERS = "servers"  # logs of servers that a run starts, in its folder
-SHARED = (  # what arms have in common: all that the target alone depends on
+SERVERS = "servers"  # subfolder for the logs of servers that a run starts
+SHARED = (  # options that all arms share: everything that plain solutions depend on
     "model", "engine", "benchmark", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "concurrency",
     "seed", "prompt", "attempts",
 )  # fmt: skip
@@ -46,9 +46,9 @@ def execute(
     console: terminal.Screen | None = None,
     job: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Run (or continue) one run in ``folder``; return what result.json holds.
+    """Run or resume one run in ``folder``; return the content of result.json.
 
-    One ``job`` of several shows how it goes, and leaves the tables to who started it.
+    With ``job``, one of several, only progress is shown, and the caller prints the tables.
     """
     if config.quiet or console is None:
         console = terminal.open_console(quiet=config.quiet)
@@ -68,11 +68,11 @@ def execute_arms(
     aside: Aside | None = None,
     left_out: dict[Path, UserError] | None = None,
 ) -> list[RunFolder]:
-    """Run (or continue) runs whose arms take turns, to their ends.
+    """Run or resume several runs, whose arms take turns, to their ends.
 
-    ``grow``: a run with fewer problems than it is asked for now solves those that are missing. ``left_out`` gets the
-    errors of arms that cannot be had here, by folder; the others go on. Raises UserError without it, where
-    no arm can be had, where arms differ in more than the method, and where one was begun with other weights.
+    ``grow``: a run that has fewer problems than it is now asked for solves the missing ones. ``left_out`` collects the
+    errors of arms that cannot run here, by folder, while the others go on; without it, such an error is raised. Also
+    raises UserError if no arm can run, if arms differ in more than the method, or if one was begun with other weights.
     """
     for arm in arms[1:]:
         _check_alike(arms[0], arm)
@@ -83,13 +83,13 @@ def execute_arms(
         try:
             for arm in arms:
                 started = provenance.collect(arm.config.seed)
-                started["machine"]["threads"] = None  # known only when the engines have set them
+                started["machine"]["threads"] = None  # known only after the engines have set them
                 run = stack.enter_context(_open(arm, problems, started, grow))
                 if run.result is None:
                     begun.append((arm, run, started["started"]))
                 elif arm.about is None:
                     console.say(f"{arm.folder}: finished before; this is its result", "dim")
-            told: dict[Path, Any] = {}  # what drafts cost and were worth, by folder
+            told: dict[Path, Any] = {}  # measured costs and worth of drafts, by folder
             lacking = _solve_all(begun, problems, console, aside, told)
             if lacking and (left_out is None or len(lacking) == len(begun)):
                 raise next(iter(lacking.values()))
@@ -101,7 +101,7 @@ def execute_arms(
             if arm.folder in lacking:
                 run.discard()
             else:
-                (arm.folder / REPORT).unlink(missing_ok=True)  # of fewer problems
+                (arm.folder / REPORT).unlink(missing_ok=True)  # it may be of fewer problems
                 _finish(arm.config, run, began, told.get(arm.folder))
         for arm in arms:
             if arm.folder not in lacking:
@@ -121,7 +121,7 @@ def _check_alike(first: Arm, arm: Arm) -> None:
 
 
 def _asked(arm: Arm, problems: Sequence[BenchmarkProblem]) -> list[BenchmarkProblem]:
-    """Return what an arm is to solve: its own of the problems, every attempt at them."""
+    """Return what an arm has to solve: its own problems, with every attempt."""
     return attempted(problems[: arm.config.problems], arm.config.attempts)
 
 
@@ -143,7 +143,7 @@ def _finish(config: RunConfig, run: OpenRun, began: str, costs: Any = None) -> N
     if costs:
         run.record_costs(costs)
     result = metrics.summarise(run.problem_lines(), seed=config.seed)
-    # again: the threads are known now, and the load is of the run
+    # collect again: now the threads are known, and the load is that of the run
     result["provenance"] = provenance.collect(config.seed) | {"started": began}
     result["concurrency"] = config.concurrency
     run.finish(result)
@@ -156,9 +156,9 @@ def _solve_all(
     aside: Aside | None,
     told: dict[Path, Any],
 ) -> dict[Path, UserError]:
-    """Solve what is left; return why some arms cannot be had, by folder.
+    """Solve what is left; return the errors of arms that cannot run, by folder.
 
-    ``told`` gets what was measured of costs, by folder.
+    ``told`` receives the measured costs, by folder.
     """
     lacking: dict[Path, UserError] = {}
     with ExitStack() as stack:
@@ -196,11 +196,11 @@ def _solve_all(
 
 @contextmanager
 def _left_out(arm: Arm, lacking: dict[Path, UserError]) -> Iterator[None]:
-    """Keep the error of an arm that cannot be had, so that the others go on."""
+    """Keep the error of an arm that cannot run, so that the others go on."""
     try:
         yield
     except OtherWeightsError:
-        raise  # its figures so far are of something else: no arm to go on without
+        raise  # its earlier figures are from other weights: do not go on without it
     except UserError as error:
         lacking[arm.folder] = error
 
@@ -212,7 +212,7 @@ def _measure(
     problems: Sequence[BenchmarkProblem],
     console: terminal.Screen,
 ) -> None:
-    """Let the rule measure what it needs, or take what the run has recorded; say what it goes by."""
+    """Let the rule measure what it needs, or use what the run has recorded; print what it decides by."""
 
     def say(line: str) -> None:
         if line and not arm.config.quiet:
@@ -225,7 +225,7 @@ def _measure(
 
 
 def write_page(run: RunFolder, console: terminal.Screen) -> None:
-    """Write the page about a run that has none; a finished run does not fail where that cannot be done."""
+    """Write a run's page if it has none; if that fails, only say so, because the run itself is finished."""
     if (run.path / REPORT).exists():
         return
     try:
@@ -244,7 +244,7 @@ def _show(
     if config.transcript and not config.quiet and problems:
         try:
             _show_transcript(config, run, problems, console)
-        except UserError as error:  # a finished run outlives its models
+        except UserError as error:  # the models may be gone after the run
             console.say(f"no transcript: {error}", "dim")
     console.print(terminal.result_table(result, budget=config.max_new_tokens))
     console.say(f"results: {run.path}, to be read: {run.path / REPORT}", "dim")
@@ -256,13 +256,13 @@ def _show_transcript(
     problems: Sequence[BenchmarkProblem],
     console: terminal.Screen,
 ) -> None:
-    """Show one problem in which both models wrote, so that there is something to see."""
+    """Show one problem, preferably one in which both models wrote."""
 
     lines = {line["id"]: line for line in run.problem_lines()}
     there = [p for p in problems if p.id in lines]
     both = (p for p in there if 0 < lines[p.id]["kept_units"] < lines[p.id]["drafted_units"])
     shown = next(both, there[0] if there else None)
-    if shown is None:  # every line is damaged
+    if shown is None:  # all lines are damaged
         return
     text = Text(str(config.model.fetch(config.engine.holds_weights)))
     title = visible(shown.id, newline=" "), "bold"

@@ -1,4 +1,4 @@
-"""Models, text and methods put together: solves problems in either mode.
+"""Solve problems in either mode with the models and plugins of a configuration.
 
 solver = Solver(config)
 for done in solver.solve(problems, "speculative"): ...
@@ -35,7 +35,7 @@ from semspec.results.stopped import thought
 from semspec.stops.none import NoStop
 from semspec.types import Context, Outcome, Role, Round
 
-LEAD = 16  # tokens of a prompt that are remembered before its answer: a match may begin there
+LEAD = 16  # tokens of the prompt remembered before its answer, where a match may begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,23 @@ class Solution:
     mode: Mode
     outcome: Outcome
     text: str  # the assistant's whole turn, thinking included
-    share: float | None  # of the wall time, where problems run freely beside each other
-    overhead: float  # share of the time that was spent outside model passes
+    share: float | None  # its share of the wall time if problems run freely; None in lockstep
+    overhead: float  # share of the time outside model passes
 
 
 class Solver(Sessions):
-    """Solves problems with the models of a configuration; ``Loaded`` says what it takes."""
+    """Solves problems with the models of a configuration; see ``Loaded`` for its arguments."""
 
     # ---- before the first problem ---------------------------------------------------------------
 
     def load(self) -> None:
-        """Load the models, and measure what drafts cost if their lengths depend on it."""
+        """Load the models, and measure the costs of drafts if their lengths depend on them."""
         super().load()
         if (costs := self.pacing.costs) is not None and not costs.fixed:
             self._sweep(costs)
 
     def _sweep(self, costs: Costs) -> None:
-        """Ask a few questions of each size, to see what they cost; the first ones, which allocate, do not count."""
+        """Measure a few queries of each size; the first ones allocate and are not counted."""
         for driver in (Driver(self.engines), *(Driver(self.engines, costs),) * 3):
             for together in companies(self.config.concurrency, every=self.beside):
                 for role in [role for role in ("target", "draft") if role in self.engines]:
@@ -82,7 +82,7 @@ class Solver(Sessions):
         return context, of_target(context, kit, offers, room, who, trees)
 
     def told_costs(self) -> dict[str, Any]:
-        """Return what was measured and learned, as JSON; nothing if lengths of drafts do not depend on it."""
+        """Return measured costs and learned worth as JSON; empty if draft lengths do not depend on them."""
         costs = self.pacing.costs
         return {} if costs is None else tables.told(costs, self.pacing.economies)
 
@@ -93,10 +93,10 @@ class Solver(Sessions):
         tell: Callable[[str], None] = lambda _: None,
         standing: Rule | None = None,
     ) -> None:
-        """Let the rule measure what it needs of the loaded pair, on questions whose answers it is not shown.
+        """Let the rule measure what it needs on the loaded pair, on questions without their answers.
 
-        ``recorded``: what ``rule.measured()`` was in an earlier start of the same run. ``standing``: the rule as it was measured
-        for other options.
+        ``recorded``: ``rule.measured()`` from an earlier start of the same run. ``standing``: the rule as measured for
+        other options.
         """
         config = self.config
         drafts = config.draft.models()
@@ -124,10 +124,10 @@ class Solver(Sessions):
     def _tried(
         self, rule: Rule, problems: Sequence[BenchmarkProblem], budget: int
     ) -> Generator[int, None, None]:
-        """Solve problems over and over with another rule; yield how many tokens each of them has.
+        """Solve problems over and over with another rule; yield the number of tokens of each.
 
-        Drafts have fixed lengths, and what becomes of them says nothing of the run's own rule: it would learn from a rule that
-        keeps nothing that drafts are in vain.
+        Draft lengths are fixed, and the run's own pacing does not learn from these drafts: from a rule that keeps nothing it
+        would learn that drafts are useless.
         """
         if not self.drafts_here:
             return
@@ -149,7 +149,7 @@ class Solver(Sessions):
     def solve(
         self, problems: Sequence[BenchmarkProblem], mode: Mode, budget: int | None = None
     ) -> Iterator[Solution]:
-        """Solve problems, ``concurrency`` at a time; yield them as they end."""
+        """Solve problems, ``concurrency`` at a time; yield solutions as they end."""
         begun: dict[int, tuple[BenchmarkProblem, str]] = {}
 
         def plans() -> Iterator[tuple[Context, Plan[Outcome]]]:
@@ -175,7 +175,7 @@ class Solver(Sessions):
     ) -> Generator[Round, None, None]:
         """Solve one problem speculatively and yield its rounds as they end.
 
-        Closing the iterator gives the problem up and frees the engines' sessions.
+        Closing the iterator gives up the problem and frees the engines' sessions.
         """
         rounds: list[Round] = []
         context, _, plan = self._begin(problem, "speculative", budget, rounds, live=True)
@@ -196,7 +196,7 @@ class Solver(Sessions):
     ) -> tuple[Context, str, Plan[Outcome]]:
         """Return a problem's context, its prompt as text, and the plan that solves it.
 
-        A speculative plan adds its rounds to ``rounds`` as they end; ``live``: also where a server runs the loop.
+        A speculative plan adds its rounds to ``rounds`` as they end; with ``live``, also if a server runs the loop.
         """
         context, prompt = self._context(problem)
         longest = max(len(context), len(context.draft_prompt or ()))
@@ -221,7 +221,7 @@ class Solver(Sessions):
             """Write what follows the closed thinking, with new sessions and random numbers."""
             return writing(self.behind(context, written), f"{problem.id}, answer", before)
 
-        # where there is no room for thinking and answer (a warm-up, the context's end), nothing is stopped
+        # without room for thinking and answer (a warm-up, the context's end), the stopper is not used
         if mode == "plain" or self.stop.plain or self.room_to_think(room) < 1:
             return context, prompt, writing(context, problem.id, rounds)
         stopping = self.stopping(problem.id, prompt, room)
@@ -245,33 +245,33 @@ class Solver(Sessions):
         return min(budget, limit - prompt)
 
     def remember(self, asked: BenchmarkProblem, tokens: Sequence[int]) -> None:
-        """Keep an answer for later questions of its tenant, if the drafter uses earlier answers.
+        """Remember an answer for later questions of its tenant, if the drafter uses earlier answers.
 
-        Nothing is kept unless this is called: called in the order of the questions, with no two of them solved
-        at once, it leads to the same answers every time.
+        Only this call remembers anything. If it is called in the order of the questions, and no two are solved at
+        once, the answers are the same every time.
         """
         if self.earlier is not None:
             self.keep(asked.tenant, self.text.prompt(asked.question, asked.system)[1], tokens)
 
     def keep(self, tenant: str, prompt: Sequence[int], tokens: Sequence[int]) -> None:
-        """Keep what was written behind a prompt, as ``remember`` does."""
+        """Remember what was written after a prompt, as ``remember`` does."""
         if self.earlier is not None:
             self.earlier.add(tenant, [*prompt[-LEAD:], *tokens])
 
     def thought(self, solution: Solution) -> int:
-        """Count the tokens of a solution's thinking, without the words that a stopper has closed it in."""
+        """Count the tokens of a solution's thinking, without a stopper's closing words."""
         opened = solution.text.startswith(OPEN) and not self.said(
             solution.outcome.tokens
         ).startswith(OPEN)
         return thought(solution.outcome, self.text.piece, opened)
 
-    # ---- the same models, used in another way ---------------------------------------------------
+    # ---- variants that share the loaded models --------------------------------------------------
 
     def variant(self, ignore_eos: bool = False, **changes: Any) -> Solver:
-        """Return a solver of the same loaded models with other options: sampling, rule, lengths, seed.
+        """Return a solver with the same loaded models and other options: sampling, rule, lengths, seed.
 
-        Do not close it. Raise UserError for options that do not go together, and for a rule that asks for
-        models or probes that are not loaded.
+        Do not close it. Raise UserError for options that do not go together, and for a rule that needs models or
+        probes that are not loaded.
         """
         made = copy.copy(self)
         made._own, made.config = False, replace(self.config, **changes)
@@ -279,7 +279,7 @@ class Solver(Sessions):
         if ignore_eos:
             made.stop_ids = frozenset()
         made._settle_length()
-        if set(changes) == {"seed"}:  # for every request
+        if set(changes) == {"seed"}:  # happens for every request
             return made
         check(made.config)
         if set(changes) <= {"seed", "max_new_tokens", "draft_length"}:
@@ -303,7 +303,7 @@ class Solver(Sessions):
         return made
 
     def steady(self) -> Solver:
-        """Return the same solver with drafts of fixed lengths: one seed has one text, whatever else is running."""
+        """Return this solver with fixed draft lengths, so that a seed gives one text whatever else is running."""
         made = copy.copy(self)
         made._own, made.config = False, replace(self.config, adaptive=False)
         made.pacing = Pacing(self.pacing.costs)
@@ -311,12 +311,12 @@ class Solver(Sessions):
         return made
 
     def _settle_length(self) -> None:
-        """Let the option say how long drafts are, unless the drafter's own options do."""
+        """Set the draft length by the option, unless the drafter's own options set it."""
         if not self.reach:
             self.draft_length = self.config.lengths["draft_length"]
 
     def unstopped(self) -> Solver:
-        """Return the same solver with no stopper: the same seed gives the same text up to a stop, and what follows it."""
+        """Return this solver without a stopper: the same seed gives the same text up to where it would stop, and beyond."""
         made = copy.copy(self)
         made._own, made.stop = False, NoStop()
         return made

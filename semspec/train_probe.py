@@ -1,4 +1,4 @@
-"""``python -m semspec.train_probe``: a semantic-probability probe, from data to file."""
+"""``python -m semspec.train_probe``: train a semantic-probability probe, from data to an artifact."""
 
 from semspec.cli.train_probe import main
 

@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Role = str
-"""Which model a query is for: ``target``, ``draft``, or a name that a plugin gives to a model of its own
-(``Rule.models``). Each role that is asked has an engine of its own."""
+"""Which model a query is for: ``target``, ``draft``, or a plugin's name for a model of its own
+(``Rule.models``). Each role has its own engine."""
 
 Purpose = Literal["draft", "verify", "write"]
-"""How a query's time is booked: proposing, judging, or the target writing on its own."""
+"""How a query's time is booked: proposing, judging, or the target writing by itself."""
 
 Finish = Literal["eos", "units", "limit", "paused", "scored"]
-"""The reason an answer ended: end of text, enough units, the token limit, ``Generate.pause``, or nothing generated."""
+"""Why an answer ended: end of text, enough units, the token limit, ``Generate.pause``, or nothing generated."""
 
 
 class Context:
-    """Prompt and output so far: append-only, so that an engine can keep a live KV session for it.
+    """Prompt and output so far; append-only, so that an engine can keep a live KV cache for it.
 
-    An engine recognises a context by ``key``; because nothing before ``len(context)`` ever changes,
-    it compares only what was appended since it last looked, and a round costs O(new tokens).
+    An engine recognises a context by ``key``. Nothing before ``len(context)`` ever changes, so it compares only
+    what was appended since its last look, and a round costs O(new tokens).
 
-    ``draft_prompt`` is the prompt of a draft model that reads its own chat template, in its own ids.
+    ``draft_prompt``: the prompt in the draft model's own chat template and token ids, if it reads one.
     """
 
     __slots__ = ("draft_prompt", "key", "prompt_length", "tokens")
@@ -59,12 +59,12 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The processing of a distribution before it is drawn from, alike for target and draft."""
+    """How a distribution is processed before sampling, the same for target and draft."""
 
     temperature: float = 0.6
     top_k: int = 0  # 0: all
     top_p: float = 1.0
-    min_p: float = 0.0  # times the largest probability, at least; 0: off
+    min_p: float = 0.0  # least probability, relative to the largest; 0: off
 
     @property
     def greedy(self) -> bool:
@@ -80,21 +80,21 @@ class What(enum.Enum):
     row i is the state that token i was drawn from.
     """
 
-    __hash__ = object.__hash__  # there is one of each; an enum's own hash is slow
+    __hash__ = object.__hash__  # members are singletons, and an enum's own hash is slow
 
     PROBS = "probs"  # [rows, vocabulary] after temperature, top-k, top-p, min-p
     LOGITS = "logits"  # [rows, vocabulary] raw
     TOP_K = "top_k"  # (ids [rows, k], raw log-probabilities [rows, k])
-    LOGPROBS = "logprobs"  # [tokens] log-probability of each scored or generated token, raw but for ``temperature``
+    LOGPROBS = "logprobs"  # [tokens] log-probability of each scored or generated token at ``Read.temperature``
     HIDDEN = "hidden"  # [rows, layers, width]; layers as in transformers' hidden_states
     POOLED = "pooled"  # [spans, layers, width] over each span's own tokens, reduced in the pass
-    SCORE = "score"  # [spans] what the probe named says of each span, where the engine holds it
-    EMBEDDINGS = "embeddings"  # [tokens, width] rows of the input embedding table; no pass needed
+    SCORE = "score"  # [spans] score of each span by the named probe, if the engine holds it
+    EMBEDDINGS = "embeddings"  # [tokens, width] rows of the input embedding table; needs no pass
     ATTENTION = "attention"  # [layers, rows, positions] attention weights, averaged over heads
 
 
 def names_of(reads: Iterable[What]) -> str:
-    """List reads by name, for an error."""
+    """List reads by name, for an error message."""
     return ", ".join(sorted(what.value for what in reads))
 
 
@@ -104,14 +104,14 @@ class Read:
 
     what: What
     k: int = 0  # TOP_K
-    # HIDDEN, ATTENTION: (): the last; POOLED: (): all and the embeddings. Of states, 0 is the
-    # embeddings and -1 the last layer after the final norm
+    # (): the last layer for HIDDEN and ATTENTION; all layers and the embeddings for POOLED. For states, 0 is
+    # the embeddings and -1 the last layer after the final norm
     layers: tuple[int, ...] = ()
     # POOLED, SCORE: over scored tokens; when generating, each unit
     spans: tuple[tuple[int, int], ...] = ()
     reduce: Literal["mean", "max", "last"] = "mean"  # POOLED
     probe: str = ""  # SCORE: the probe's digest, see ``artifacts.probe.Probe.digest``
-    # LOGPROBS: at this temperature, which is not the sampling's; a server gives no higher one than 1
+    # LOGPROBS: at this temperature, independent of the sampling's; a server can give at most 1
     temperature: float = 1.0
 
 
@@ -121,19 +121,19 @@ LAST_STATES = Read(What.HIDDEN, layers=(-1,))  # what the language model's head 
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """Hints for a server to stop where a boundary may find an end; the boundary decides."""
+    """Hints where a server may stop because a boundary may find an end; the boundary decides."""
 
-    texts: tuple[str, ...] = ()  # a unit may end where one of these completes
-    patterns: tuple[str, ...] = ()  # likewise, as regular expressions
-    cap: int | None = None  # tokens in a unit at most
-    never: bool = False  # no unit ends: who feeds the boundary only lets somebody listen
+    texts: tuple[str, ...] = ()  # a unit may end where one of these is completed
+    patterns: tuple[str, ...] = ()  # the same as regular expressions
+    cap: int | None = None  # most tokens of a unit
+    never: bool = False  # no unit ever ends: the boundary only listens
 
 
 class Boundary(Protocol):
-    """Find the ends of units while tokens stream by; one object for one stream."""
+    """Finds the ends of units in a stream of tokens; one object per stream."""
 
     def feed(self, token: int) -> int | None:
-        """Return 0 if a unit ends after this token, -1 if it had ended before, None if there is no end.
+        """Return 0 if a unit ends after this token, -1 if it ended before it, None if there is no end.
 
         After -1 the token that revealed the end is the first of the next unit.
         """
@@ -149,13 +149,13 @@ class Hinting(Boundary, Protocol):
 
 
 def stops_of(boundary: Boundary | None) -> Stops:
-    """Return the hints of a boundary, if it gives any."""
+    """Return the hints of a boundary; empty hints if it gives none."""
     return boundary.stops if isinstance(boundary, Hinting) else Stops()
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What a text is held to, as servers take it."""
+    """A constraint on the generated text, in the form that servers take."""
 
     kind: Literal["json_schema", "structural_tag"]
     text: str  # JSON
@@ -165,37 +165,37 @@ class Grammar:
 class Generate:
     """The part of a query that asks the model to continue after its tokens.
 
-    A token that only revealed the last end asked for (-1) stays in the answer, after ``ends[-1]``:
+    A token that only revealed the last requested end (-1) stays in the answer, after ``ends[-1]``:
     dropping it and drawing again would favour tokens that do not open a unit.
     """
 
-    limit: int  # tokens at most
+    limit: int  # most tokens
     boundary: Boundary | None = None  # None: until end of text or the limit
     units: int = 1  # how many ends of ``boundary`` to wait for
-    # a loop that the engine runs by itself, as its servers are told of it; the rounds come with the answer
+    # options for a loop that the engine's server runs by itself; its rounds come with the answer
     inside: Mapping[str, Any] | None = None
-    # of such a loop: the rounds as they come, a few with each answer; who asks again behind them gets the next ones
+    # return that loop's rounds as they come, a few with each answer; ask again for the next ones
     piecewise: bool = False
-    # asked after every token; True: return what is there, who asked goes on later. An engine need not listen; one that
-    # does feeds the boundary as tokens come
+    # called after every token; if True, the engine returns what it has, and the caller goes on later. Engines may ignore
+    # it; one that does not feeds the boundary as tokens come
     pause: Callable[[], bool] | None = None
-    # it may be given back before its limit, as "paused", where others of its batch wait for a verdict on their drafts
+    # the answer may end early, as "paused", if others of the batch wait for a verdict on their drafts
     gives_way: bool = False
-    # what the text is held to from its first token on, by engines that can (``protocols.Constraining``)
+    # constrains the text from its first token, for engines that can (``protocols.Constraining``)
     grammar: Grammar | None = None
-    # above 0: who asks is likely to ask for what follows, so many tokens in all at most; an engine may write on meanwhile
-    # (``protocols.Onward``), and drops what nobody asks for
+    # if above 0, the caller is likely to ask for what follows, up to so many tokens in all; an engine may write on
+    # meanwhile (``protocols.Onward``) and drops what nobody asks for
     onward: int = 0
 
 
 @dataclass(slots=True)
 class Query:
-    """One question to one model: this prefix; continue this far; read these things."""
+    """One request to one model: this prefix; continue this far; read these things."""
 
     model: Role
     context: Context
     sampling: Sampling
-    rng: random.Random  # the problem's own, so that batching cannot change what is drawn
+    rng: random.Random  # the problem's own, so that batching does not change the samples
     tokens: Sequence[int] = ()  # after the context, not part of it
     parents: Sequence[int] | None = None  # a tree: index of each token's parent, -1 for the context
     reads: tuple[Read, ...] = ()
@@ -205,7 +205,7 @@ class Query:
 
     @property
     def passes(self) -> bool:
-        """True if it goes through the model; rows of the embedding table alone do not."""
+        """True if it needs a model pass; reading only the embedding table does not."""
         looked_up = bool(self.reads) and all(r.what is What.EMBEDDINGS for r in self.reads)
         return self.generate is not None or not looked_up
 
@@ -219,12 +219,11 @@ class Answer:
     finish: Finish = "scored"
     values: Mapping[Read, Any] = field(default_factory=dict)
     fed: int = 0  # tokens that went through the model
-    cached: int = 0  # tokens of the prefix that did not have to
-    seconds: float = 0.0  # wall time of the pass or passes; a batch counts whole for each member
-    rounds: list[Round] = field(
-        default_factory=list
-    )  # of the engine's own loop: ``Generate.inside``
-    # the engine writes onward (``Generate.onward``): the answer took its ``seconds``, however long it was waited for
+    cached: int = 0  # prefix tokens found in the KV cache
+    seconds: float = 0.0  # wall time of the passes; a batch counts in full for each member
+    # of the engine's own loop (``Generate.inside``)
+    rounds: list[Round] = field(default_factory=list)
+    # the engine writes onward (``Generate.onward``): ``seconds`` is the answer's time, not the caller's wait
     onward: bool = False
 
     def __getitem__(self, read: Read) -> Any:
@@ -233,8 +232,8 @@ class Answer:
     def unit_ends(self) -> list[int]:
         """Return the ends of the generated units.
 
-        What a limit or the end of the text left open counts as a unit; a token that only revealed
-        the end of the last unit does not.
+        A unit cut off by the limit or the end of the text counts; a token that only revealed the end of the last
+        unit does not.
         """
         length = len(self.tokens)
         if self.finish == "units" or not length or (self.ends and self.ends[-1] == length):
@@ -244,14 +243,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The room for a draft: this much, after the context and ``tail``."""
+    """The allowed size of a draft after the context and ``tail``."""
 
-    tokens: int  # at most
-    units: int  # how many units of the split to aim at
-    unit_cap: int  # tokens in a unit at most
-    tail: Sequence[int] = ()  # drafted before and still being judged: draft what follows it
-    chain: bool = False  # a chain is wanted, also of a drafter that grows trees
-    # where copies stand beside a model: who says which of them drafts; None: a copy, where there is one
+    tokens: int  # most tokens
+    units: int  # units of the split to aim at
+    unit_cap: int  # most tokens of a unit
+    tail: Sequence[int] = ()  # drafted tokens still being judged: draft what follows them
+    chain: bool = False  # a tree drafter has to draft a chain too
+    # who chooses between lookups and the model beside them; None: a lookup if it finds something
     turns: Turns | None = None
 
     @property
@@ -260,10 +259,10 @@ class Room:
 
 
 class Turns(Protocol):
-    """Says who drafts in a round, where what is looked up stands beside a model: by the text and earlier rounds alone."""
+    """Chooses between lookup and model in a round, from the text and earlier rounds alone."""
 
     def model(self, found: Draft, room: Room) -> Room | None:
-        """Return the room for the model's draft in place of what was found, which may be nothing; None: the model rests."""
+        """Return the room for the model's draft in place of ``found`` (maybe empty); None: the model rests."""
         ...
 
 
@@ -271,11 +270,11 @@ class Turns(Protocol):
 class Gate:
     """Where a rule stops the draft model: before a token whose row is too uncertain.
 
-    ``read`` is TOP_K or LOGITS; ``decoding.entropy`` says what the entropy of each is.
+    ``read`` is TOP_K or LOGITS; ``decoding.entropy`` defines the entropy of each.
     """
 
-    limit: float  # entropy of a row from which on it may not write
-    each: Literal["unit", "token"]  # the rows that are looked at: a unit's first one, or every one
+    limit: float  # entropy of a row at which it has to stop
+    each: Literal["unit", "token"]  # check the first row of each unit, or every row
     read: Read
 
 
@@ -283,42 +282,40 @@ class Gate:
 class Draft:
     """Proposed tokens, and where they may be cut.
 
-    ``probs`` are the rows that the tokens were sampled from; None says that they were not sampled
-    (retrieval, top-k trees): each is a point mass, and a lossless rule must treat it as one.
+    ``probs`` are the rows that the tokens were sampled from. None means they were not sampled (retrieval, top-k
+    trees): each is a point mass, and a lossless rule must treat it as one.
 
-    In a tree every node is an end. Row i of ``probs`` is the row at the parent of node i, and siblings
-    were drawn from it one after another, in the order of their indices, without replacement.
+    In a tree every node is an end. Row i of ``probs`` is the row at the parent of node i, and siblings were
+    sampled from it without replacement, in the order of their indices.
     """
 
     tokens: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)  # ascending; a tail without an end is no unit
+    ends: list[int] = field(default_factory=list)  # ascending; a tail without an end is not a unit
     probs: Tensor | None = None
     parents: list[int] | None = None  # None: a chain; else parents first, -1 for the context
-    evidence: Mapping[Read, Any] = field(
-        default_factory=dict
-    )  # what the draft model read for a rule
-    origins: list[str] = field(default_factory=list)  # where each token was taken from, if known
-    # how likely its drafter thinks each token is, given those before it; empty: it does not say
+    # the draft model's reads for the rule
+    evidence: Mapping[Read, Any] = field(default_factory=dict)
+    origins: list[str] = field(default_factory=list)  # source of each token, if known
+    # the drafter's probability of each token given those before it; empty: not known
     likely: list[float] = field(default_factory=list)
-    found: str = ""  # how a retrieval came by its draft: lexical, semantic, none
-    grade: int = 0  # how good a match its drafter thinks it is, 0 to 9
-    # entropies that the rule's gate saw, in order; ``halted``: at the last one it stopped the drafter
+    found: str = ""  # how a retrieval found its draft: lexical, semantic, none
+    grade: int = 0  # the drafter's rating of the match, 0 to 9
+    # entropies that the rule's gate saw, in order; ``halted``: the last one stopped the drafter
     doubts: list[float] = field(default_factory=list)
     halted: bool = False
-    # that it took to make: the drafter's own work, stamped by the driver, and, added by the loop, its
-    # questions
+    # time to make it: the drafter's own work, stamped by the driver, plus its queries, added by the loop
     seconds: float = 0.0
-    passes: float = 0.0  # of these, for passes of models
+    passes: float = 0.0  # the part of ``seconds`` spent in model passes
 
 
 @dataclass(slots=True)
 class Handover:
-    """The target writes on by itself: this many units, or until the end of the text."""
+    """The target continues by itself: for so many units, or to the end of the text."""
 
     units: int | None = 1  # None: to the end
-    limit: int | None = None  # tokens at most, None: the splitter's cap or the budget
-    opened: int = 0  # the last tokens of ``Verdict.write`` that begin the first of these units
-    onward: bool = False  # the target is likely to write on behind these units, too
+    limit: int | None = None  # most tokens; None: the splitter's cap or the budget
+    opened: int = 0  # how many of the last tokens already belong to the first of these units
+    onward: bool = False  # the target is likely to write on after these units
 
 
 @dataclass(slots=True)
@@ -329,29 +326,28 @@ class Verdict:
     write: list[int] = field(default_factory=list)
     handover: Handover | None = None
     path: list[int] | None = None  # a tree: the accepted nodes, root to leaf
-    scores: list[float] = field(default_factory=list)  # one a judged unit or token
-    note: str = ""  # one line for a transcript: why
-    counts: dict[str, int] = field(
-        default_factory=dict
-    )  # for a run's figures, see ``results.bound``
+    scores: list[float] = field(default_factory=list)  # one per judged unit or token
+    note: str = ""  # the reason, one line for a transcript
+    # for a run's figures, see ``results.bound``
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What a stopper says at the end of a step: whether the thinking is done."""
+    """A stopper's decision at the end of a step."""
 
     done: bool
-    score: float | None = None  # how sure the answer is by now, 0 to 1; None: it was not asked for
-    why: str = ""  # one line for a transcript, where it is done
-    hopeless: bool = False  # it is done because more thinking would not help
+    score: float | None = None  # confidence in the answer so far, 0 to 1; None: not measured
+    why: str = ""  # one line for a transcript if done
+    hopeless: bool = False  # done because more thinking would not help
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Rows that a drafter watched, for the positions ``start`` to ``start + count - 1`` of a context.
+    """Rows for a watching drafter, for the positions ``start`` to ``start + count - 1`` of a context.
 
-    The row of a position is the target's state after reading the token there: it predicts the next
-    token. Segments may overlap what is known already.
+    The row of a position is the target's state after reading the token there; it predicts the next token.
+    Segments may overlap with earlier ones.
     """
 
     start: int
@@ -364,7 +360,7 @@ Writer = Literal["draft", "target"]
 
 @dataclass(slots=True)
 class Round:
-    """The record of one turn of the loop; enough to replay and to colour a transcript."""
+    """The record of one round of the loop, enough to replay it and to colour a transcript."""
 
     drafted: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -372,35 +368,36 @@ class Round:
     written: list[int] = field(default_factory=list)  # by the rule: residual, bonus, correction
     handed: list[int] = field(default_factory=list)  # by the target after a handover
     handed_ends: list[int] = field(default_factory=list)  # ends of units among them
-    handed_over: bool = False  # even where nothing was left to write: salvage may complete a unit
-    nested_kept: int = 0  # of the handed tokens, those that a nested drafter proposed
-    ahead: bool = False  # the draft was made while the one before it was judged
-    parents: list[int] | None = None  # of the drafted tokens, where they are a tree
+    handed_over: bool = False  # also if nothing was left to write: salvage may complete a unit
+    nested_kept: int = 0  # how many handed tokens a nested drafter proposed
+    ahead: bool = False  # the draft was made while the previous one was judged
+    parents: list[int] | None = None  # of the drafted tokens if they are a tree
     scores: list[float] = field(default_factory=list)
     note: str = ""
-    # of model passes, by purpose; under "draft" the drafter's own work, too
+    # of model passes, by purpose; "draft" includes the drafter's own work
     seconds: dict[str, float] = field(default_factory=dict)
-    draft_seconds: float = 0.0  # of ``drafted``; ``ahead``: in ``seconds`` of the round before
-    passes: dict[str, int] = field(default_factory=dict)  # through the models, by role
-    fed: dict[str, int] = field(default_factory=dict)  # tokens that went through them, by role
-    cached: dict[str, int] = field(default_factory=dict)  # tokens of prefixes that did not have to
+    # for ``drafted``; with ``ahead``, part of the previous round's ``seconds``
+    draft_seconds: float = 0.0
+    passes: dict[str, int] = field(default_factory=dict)  # by role
+    fed: dict[str, int] = field(default_factory=dict)  # tokens through the models, by role
+    cached: dict[str, int] = field(default_factory=dict)  # prefix tokens from the KV cache, by role
     units_kept: int = 0
-    origin: str = ""  # of the last drafted token that was kept; "mismatch" where none was
+    origin: str = ""  # of the last kept draft token; "mismatch" if none was kept
     found: str = ""  # as in ``Draft``
     counts: dict[str, int] = field(default_factory=dict)  # as in ``Verdict``
-    # where a stopper was asked: [tokens of the thinking, its score] of each end of a step ("asked"),
-    # and in the round that closes the thinking, who closes it ("closed")
+    # "asked": [tokens of the thinking, score] for each end of a step at which the stopper gave one; "closed",
+    # in the round that closes the thinking: who closed it
     stop: dict[str, Any] = field(default_factory=dict)
 
     @property
     def tokens(self) -> list[int]:
-        """All that this turn appended."""
+        """Everything this round appended."""
         return self.kept + self.written + self.handed
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One problem, solved."""
+    """A solved problem."""
 
     tokens: list[int]
     finish: Literal["eos", "budget"]

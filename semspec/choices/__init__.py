@@ -1,1 +1,1 @@
-"""What a command line leaves open: presets, the engine, the rule, and full names for options."""
+"""Settle what a command line leaves open: presets, the engine, the rule, and full names of options."""

@@ -1,4 +1,4 @@
-"""What was taken where an option was left open, and why."""
+"""What was chosen for an open option, and why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A plugin that was chosen for the user; as text it is the line that a run prints."""
+    """A plugin chosen for the user; ``str`` gives the line that a run prints."""
 
     kind: str  # engine, rule
     name: str

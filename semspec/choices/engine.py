@@ -1,4 +1,4 @@
-"""The engine, where none is named: engines rate themselves on this machine."""
+"""Choose the engine if none is named: engines rate themselves for this machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from semspec.config import AUTO, GROUPS, RunConfig, defaults
 def choose_engine(
     arguments: Sequence[str], unless_named: bool = True, check: bool = True
 ) -> Choice | None:
-    """Return what ``engine=auto`` is here; None where another engine is named.
+    """Return what ``engine=auto`` means here; None if another engine is named.
 
-    The engine whose own options are given, else the one that rates itself highest on this machine
-    (``EngineOptions.suits``) among those that can run the configuration. ``unless_named``: auto is the default.
-    ``check`` is False for the options of other commands than semspec.run.
+    It is the engine whose own options are given, or else the one with the highest rating for this machine
+    (``EngineOptions.suits``) that can run the configuration. ``unless_named``: auto is the default. ``check`` is
+    False for options of commands other than semspec.run.
     """
     given = given_options(arguments)
     if AUTO not in given.get("engine", AUTO if unless_named else "").split(","):
@@ -52,20 +52,19 @@ def _chosen(group: str, given: Mapping[str, str]) -> str:
 
 
 def _refusal(arguments: Sequence[str], engine: str) -> str:
-    """Say why an engine cannot run some configuration of a command line; empty where it can run all."""
+    """Say why an engine cannot run some configuration of a command line; "" if it can run all."""
     named = [a for a in arguments if a.partition("=")[0] != "engine"]
     return refusal([*with_rule(named, choose_rule(named)), f"engine={engine}"])
 
 
 def with_engine(arguments: Sequence[str], choice: Choice | None) -> list[str]:
-    """Put a choice in the place of ``engine=auto``."""
+    """Replace ``engine=auto`` by a choice."""
     if choice is None:
         return list(arguments)
     given = [argument.partition("=")[2] for argument in arguments if argument.startswith("engine=")]
     names = (given[-1] if given else AUTO).split(",")
     settled = list(dict.fromkeys(choice.name if name == AUTO else name for name in names))
     others = [argument for argument in arguments if not argument.startswith("engine=")]
-    usual = settled == [
-        defaults()["engine"]
-    ]  # as if nothing had been said: folders are named after options
+    # leave the default out, because folders are named after options
+    usual = settled == [defaults()["engine"]]
     return others if usual else [*others, f"engine={','.join(settled)}"]

@@ -1,4 +1,4 @@
-"""Whether a run's steps are judged inside its target's server, which then writes whole problems by itself."""
+"""Decide whether a run's steps are judged inside its target's server, which then writes whole problems by itself."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from semspec.models.location import canonical_name
 from semspec.protocols import ProbeSource, Rule, Small
 from semspec.types import Role, names_of
 
-NESTED_LENGTH = 5  # tokens, as in a run whose drafts are of a fixed length
+NESTED_LENGTH = 5  # tokens, as in runs with fixed draft lengths
 
 
 def choose(
     config: RunConfig, inside: Mapping[str, Any] | None, probes: Mapping[Role, ProbeSource]
 ) -> tuple[bool, str]:
-    """Return whether servers that describe themselves like this solve a run's problems, and a line that says so.
+    """Return whether servers with this description solve a run's problems inside, and a line that says so.
 
-    The line is empty if there was nothing to choose. ``probes`` are those of the run's rule. Raise UserError if
-    the run insists on it and it cannot be done.
+    The line is empty if there was nothing to choose. ``probes``: those of the run's rule. Raise UserError if the run
+    insists on ``inside`` and it is not possible.
     """
     asked = getattr(config.engine, "inside", False)
     if asked is False or config.draft.plain:
@@ -47,9 +47,9 @@ def choose(
 def why_not(
     config: RunConfig, inside: Mapping[str, Any] | None, probes: Mapping[Role, ProbeSource]
 ) -> str:
-    """Say why a run cannot be solved inside servers that describe themselves like this; "" if it can.
+    """Say why a run cannot be solved inside servers with this description; "" if it can.
 
-    ``probes`` are those of the run's rule.
+    ``probes``: those of the run's rule.
     """
     if inside is None:
         return "the server has no small model and no rules for steps inside (docs/sglang_plugin.md)"
@@ -59,7 +59,7 @@ def why_not(
 
 
 def verified_by_tokens(config: RunConfig) -> bool:
-    """Return whether a server that drafts could do all of a run's work by verifying tokens, as it does anyway."""
+    """Return whether a drafting server can do a whole run with its usual verification of tokens."""
     rule = config.accept
     here = config.ahead or config.costs or config.answer_by != "either" or not config.stop.plain
     in_server = rule.lossless and rule.cuts == "tokens" and rule.in_server is not None
@@ -67,7 +67,7 @@ def verified_by_tokens(config: RunConfig) -> bool:
 
 
 def small_inside(config: RunConfig, folder: Callable[[], Path]) -> Small | None:
-    """Return the draft model, where its tokens can only be verified inside a server that drafts by it.
+    """Return the draft model if its tokens can only be verified inside a server that drafts with it.
 
     ``folder`` finds its files. Raise UserError for what such a server cannot do.
     """
@@ -82,7 +82,8 @@ def small_inside(config: RunConfig, folder: Callable[[], Path]) -> Small | None:
     at = f"@{model.revision}" if model.revision and not model.local else ""
     length = config.draft_length or NESTED_LENGTH
     there = Path(model.path).expanduser()
-    path = str(there.resolve()) if there.is_dir() else model.path  # a server may stand elsewhere
+    # resolved, because the server may run in another folder
+    path = str(there.resolve()) if there.is_dir() else model.path
     return Small(f"{path}{at}", folder(), length, config.adaptive)
 
 
@@ -147,7 +148,7 @@ def _of_rule(
 
 
 def asked_of(config: RunConfig, rule: Rule, inside: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a request for a whole problem asks of the servers' loop, or of their verification of tokens."""
+    """Return the options of a request for a whole problem: for the servers' loop, or their token verification."""
     if verified_by_tokens(config):
         return {"accept": registry.name_of(rule)}
     return {
@@ -161,7 +162,7 @@ def asked_of(config: RunConfig, rule: Rule, inside: Mapping[str, Any]) -> dict[s
 
 
 def described(config: RunConfig, inside: Mapping[str, Any]) -> str:
-    """Say how a run is solved inside, in a line."""
+    """Say in a line how a run is solved inside."""
     cap = min(config.longest_unit, int(inside["width"]) // (config.draft_length or 1))
     told = f"inside: the server judges steps of up to {cap} tokens by itself, drafted by {inside['draft']}; one request a problem"
     if verified_by_tokens(config):

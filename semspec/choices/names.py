@@ -1,4 +1,4 @@
-"""Full names for options: ``accept=arc theta=0.3`` sets ``accept.theta``."""
+"""Expand options to their full names: ``accept=arc theta=0.3`` sets ``accept.theta``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from semspec.errors import UserError
 
 
 def full_names(arguments: Sequence[str], brought: bool = False) -> list[str]:
-    """Lets a plugin's option be given without its group: ``accept=arc theta=0.3``.
+    """Add the group to plugin options that are given without it: ``accept=arc theta=0.3``.
 
-    A key that is no top-level option, but a field of the one chosen plugin that has it, becomes
-    ``group.key``; where two have it, its full name is asked for. A word that Python keeps
-    for itself is the option with an underscore behind it: ``lambda=1`` sets ``lambda_``. ``brought``: of plugins that
-    are not chosen here, those count that the targets' presets will bring.
+    A key that is not a top-level option but a field of exactly one chosen plugin becomes ``group.key``; if two
+    plugins have it, raise UserError and ask for the full name. A Python keyword stands for the option with an
+    underscore: ``lambda=1`` sets ``lambda_``. ``brought``: where no plugin is chosen here, use the one that the
+    targets' presets will bring.
     """
     known = {f.name for f in fields(RunConfig)}
     chosen = {group: name for group, name in defaults().items() if group in GROUPS}
@@ -56,12 +56,11 @@ def full_names(arguments: Sequence[str], brought: bool = False) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """Free text as one value of Hydra's override grammar, nothing in it interpreted.
+    """Return free text as one literal value of Hydra's override grammar.
 
-    In quotes a backslash means something only before a quote (or before the end), and OmegaConf
-    would resolve ``${...}``.
+    In quotes, a backslash is special only before a quote or the end, and OmegaConf would resolve ``${...}``.
     """
-    # (a run of backslashes is tried from its first one only)
+    # the lookbehind lets a run of backslashes match only from its start
     text = re.sub(r"(?<!\\)(\\*)\$\{", r"\1\1\\${", text)
     text = re.sub(r"(?<!\\)(\\*)'", r"\1\1\\'", text)
     text = re.sub(r"(?<!\\)(\\+)\Z", r"\1\1", text)  # $ would match before a last line break, too
@@ -69,7 +68,7 @@ def quoted(text: str) -> str:
 
 
 def option_names(group: str, names: str) -> set[str]:
-    """Return the options of the plugins, or presets, that ``names`` lists."""
+    """Return the options of the plugins or presets listed in ``names``."""
     plugins = registry.plugins(GROUPS[group])  # type: ignore[arg-type]
     found: set[str] = set()
     for name in names.split(","):
@@ -80,7 +79,7 @@ def option_names(group: str, names: str) -> set[str]:
 
 
 def plugin_of(group: str, preset: str) -> str:
-    """The plugin that a preset in ``conf/`` is built on, or nothing."""
+    """Return the plugin that a preset in ``conf/`` is built on, or ""."""
     path = CONF / group / f"{preset}.yaml"
     listed: Any = OmegaConf.load(path) if path.is_file() else {}
     bases = listed.get("defaults", [])

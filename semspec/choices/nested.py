@@ -1,4 +1,4 @@
-"""``nested=lm salvage=true``, where the command line gives neither: both make rules for steps faster and change no law."""
+"""Add ``nested=lm salvage=true`` if neither is given: both make rules for steps faster and change no distribution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from semspec.choices.presets import given_options, is_yes
 from semspec.choices.trial import refusal
 from semspec.config import defaults
 
-# options that say something of them; costs= is to repeat what another run has written
+# options that concern them; costs= is included because it repeats what another run has written
 SAID = {"salvage", "nested", "nested_accept", "nested_length", "ahead", "experiment", "inside", "engine.inside", "costs"}  # fmt: skip
 HELP = ("nested=lm", "salvage=true")
 WHY = (
@@ -20,10 +20,10 @@ WHY = (
 
 
 def choose_nested(arguments: Sequence[str], brought: bool = False) -> Choice | None:
-    """Return ``nested=lm``, which goes with ``salvage=true``; None where an option of either is given, or they cannot be used.
+    """Return ``nested=lm``, which implies ``salvage=true``; None if an option concerns them, or they cannot be used.
 
-    They go with drafts whose number follows what they cost (``adaptive=true``), by whole steps, of a small model, where rule and
-    engine can do both (docs/measurements/step_level.md has what they bring).
+    They suit adaptive drafts (``adaptive=true``) of whole steps by a small model, if rule and engine can do both
+    (docs/measurements/step_level.md has their speed-ups).
     """
     given = given_options(arguments)
     if SAID & {*given, *(name.partition(".")[0] for name in given)}:

@@ -1,4 +1,4 @@
-"""What is recommended for a model: by its preset, or by its own generation_config.json."""
+"""Add the options recommended for a model by its preset or its generation_config.json."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ BY_STATES = ("pld_plus", "adapld")  # drafters that compare states of one layer
 
 
 def with_preset(arguments: Sequence[str]) -> list[str]:
-    """Add what the target's preset brings, for options that are not given (conf/presets.yaml).
+    """Add the options of the target's preset (conf/presets.yaml) that are not given.
 
-    Of several targets (a sweep) nothing is added: every job has its own.
+    For several targets (a sweep) nothing is added, because every job adds its own.
     """
     brought = bringing().get(given_options(arguments).get("model", ""))
     if brought is None:
@@ -32,7 +32,7 @@ def with_preset(arguments: Sequence[str]) -> list[str]:
 
 
 def _layers(layer: int, arguments: Sequence[str]) -> list[str]:
-    """Return the layer whose states a drafter that is given compares, where that is not given, too."""
+    """Return the layer option of a given drafter that compares states, if that option is not given."""
     given = given_options(arguments)
     groups = [g for g in ("draft", "nested") if given.get(g) in BY_STATES] if layer else []
     return [f"{g}.layer={layer}" for g in groups if not {f"{g}.layer", "layer"} & set(given)]
@@ -41,16 +41,16 @@ def _layers(layer: int, arguments: Sequence[str]) -> list[str]:
 def with_recommended(
     arguments: Sequence[str], read: Callable[[ModelConfig], Sequence[str]] | None = None
 ) -> tuple[list[str], str]:
-    """Add what is recommended for the target: by its preset, or else by its generation_config.json.
+    """Add what the target's preset, or else its generation_config.json, recommends.
 
-    Also returns a line that says what was taken, or "". ``read`` is ``read_generation_config``, or one that remembers.
+    Also return a line that says what was added, or "". ``read``: ``read_generation_config`` or a cached version of it.
     """
     given = given_options(arguments)
     if "model" in given or "model.path" not in given:
         found, source = with_preset(arguments), f"model={given.get('model')}"
     else:
         path, revision = (_parsed(name, given) for name in ("model.path", "model.revision"))
-        if not (isinstance(path, str) and path):  # several, or none: checked later
+        if not (isinstance(path, str) and path):  # several or none: checked later
             return list(arguments), ""
         model = ModelConfig(path=path, revision=revision)
         source = f"{GENERATION_CONFIG} of {model.path}"
@@ -60,29 +60,29 @@ def with_recommended(
 
 
 def read_generation_config(model: ModelConfig) -> Sequence[str]:
-    """Return the sampling that a model's own file recommends, as options; nothing if the model cannot be had."""
+    """Return the sampling options that a model's own file recommends; none if the model is not available."""
     try:
         folder = model.fetch(weights=False)
-    except UserError:  # who loads it will say why
+    except UserError:  # loading it later will raise it again
         return ()
     return tuple(f"{name}={value}" for name, value in in_generation_config(folder).items())
 
 
 def given_options(arguments: Sequence[str]) -> dict[str, str]:
-    """Return what is given for each option; the last word counts."""
+    """Return the given value of each option; the last one counts."""
     return dict(argument.partition("=")[::2] for argument in arguments)
 
 
 def is_yes(value: str) -> bool:
-    """Return whether the value of a switch on the command line turns it on, as Hydra reads it."""
+    """Return whether a switch's value on the command line is true, as Hydra reads it."""
     try:
         return bool(OmegaConf.create({"switch": BooleanNode(value)}).switch)
-    except ValidationError:  # several values, or none that a switch takes: refused later
+    except ValidationError:  # several values, or an invalid one: refused later
         return False
 
 
 def _parsed(name: str, given: Mapping[str, str]) -> Any:
-    """Return an option's value as Hydra reads it; None if it cannot, or if there is none."""
+    """Return an option's value as Hydra reads it; None if it cannot or there is none."""
     try:
         (override,) = parse([f"{name}={given.get(name, 'null')}"])
     except hydra.errors.HydraException:
@@ -91,7 +91,7 @@ def _parsed(name: str, given: Mapping[str, str]) -> Any:
 
 
 def _groups(arguments: Sequence[str]) -> set[str]:
-    """Return the groups of which the plugin or an option is given; a prompt is a benchmark of its own."""
+    """Return the groups whose plugin or option is given; ``prompt`` counts as a benchmark."""
     firsts = {key.partition(".")[0] for key in given_options(arguments)}
     return {*GROUPS} & (firsts | ({"benchmark"} if "prompt" in firsts else set()))
 

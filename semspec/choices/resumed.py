@@ -1,4 +1,4 @@
-"""``adaptive=false`` and ``salvage=false``, where a folder was begun so by a version with other defaults, or one seed has to give one text."""
+"""Add ``adaptive=false`` or ``salvage=false`` to resume a run begun with older defaults, or to make a seed repeatable."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from semspec.results.records import RunFolder
 
 
 def repeatable(arguments: Sequence[str]) -> list[str]:
-    """Add ``adaptive=false`` unless ``adaptive`` or ``costs`` is given: of fixed lengths, one seed has one text."""
+    """Add ``adaptive=false`` unless ``adaptive`` or ``costs`` is given: with fixed lengths, a seed gives one text."""
     steady = not {"adaptive", "costs"} & set(given_options(arguments))
     return [*arguments, *(["adaptive=false"] if steady else [])]
 
 
 def as_begun(arguments: Sequence[str]) -> list[str]:
-    """Add what the run's folder was begun with by a version that had other defaults: ``adaptive=false``, or no nested drafts."""
+    """Add the older defaults that the run's folder was begun with: ``adaptive=false``, or ``salvage=false``."""
     folder = given_options(arguments).get("hydra.run.dir", "").strip("'\"")
     return begun_with(arguments, RunFolder(folder).config if folder else None)
 
 
 def begun_with(arguments: Sequence[str], known: object) -> list[str]:
-    """Add the same for a run whose recorded configuration is known."""
+    """Add the same from a recorded configuration."""
     given = given_options(arguments)
     if not isinstance(known, dict):
         return list(arguments)

@@ -1,4 +1,4 @@
-"""The rule, where none is named: rules rate themselves for a target and a split."""
+"""Choose the rule if none is named: rules rate themselves for a target and a split."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from semspec.config import CONF, RunConfig, defaults
 
 
 def choose_rule(arguments: Sequence[str]) -> Choice | None:
-    """Return the rule that suits target and split best; None where one is named.
+    """Return the rule that suits target and split best; None if one is named.
 
-    Rules rate themselves (``Rule.default_for``); the default of conf/config.yaml stands if it does not.
+    Rules rate themselves (``Rule.default_for``). If the default of conf/config.yaml does not rate itself, it stays.
     """
     given = given_options(arguments)
     rules: dict[str, Any] = {n: rule.cls for n, rule in registry.plugins("accept").items()}
@@ -26,7 +26,7 @@ def choose_rule(arguments: Sequence[str]) -> Choice | None:
     asked = {name.removeprefix("accept.") for name in given}
 
     def rated(name: str) -> tuple[int, str]:
-        """The lowest rating of all targets and splits of a sweep."""
+        """Return the lowest rating over all targets and splits of a sweep."""
         ratings = (rules[name].default_for(m, s, asked) or (0, "") for m in models for s in splits)
         return min(ratings, default=(0, ""), key=lambda rating: rating[0])
 
@@ -38,14 +38,14 @@ def choose_rule(arguments: Sequence[str]) -> Choice | None:
 
 
 def with_rule(arguments: Sequence[str], choice: Choice | None) -> list[str]:
-    """Add ``accept=`` for a choice that is not the default."""
+    """Add ``accept=`` if the choice is not the default."""
     if choice is None or choice.name == defaults()["accept"]:
         return list(arguments)
     return [*arguments, f"accept={choice.name}"]
 
 
 def _targets(presets: str | None) -> list[str]:
-    """The models that presets of ``conf/model`` name; an unknown preset is refused later."""
+    """Return the models of presets in ``conf/model``; an unknown preset is refused later."""
     names = (presets or defaults()["model"]).split(",")
     files = [CONF / "model" / f"{name}.yaml" for name in names]
     found: list[Any] = [OmegaConf.load(file) for file in files if file.is_file()]

@@ -1,4 +1,4 @@
-"""Everything that a command line leaves open, settled in one go."""
+"""Settle everything that a command line leaves open."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from semspec.choices.rule import choose_rule, with_rule
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A command line with nothing left open, and what was chosen for it."""
+    """A complete command line, and what was chosen for it."""
 
     arguments: list[str]
     engine: Choice | None  # None: one was named
     rule: Choice | None  # None: one was named
-    nested: Choice | None  # None: something was said of it, or it is of no use here
+    nested: Choice | None  # None: an option concerns it, or it is of no use here
 
     def choices(self) -> list[Choice]:
         """List what was chosen."""
@@ -29,11 +29,11 @@ class Settled:
 def settle(
     arguments: Sequence[str], auto: bool = True, brought: bool = False, helped: bool = False
 ) -> Settled:
-    """Settle what is left to us, the engine and the rule, and give every option its full name.
+    """Choose the engine and the rule if they are open, and give every option its full name.
 
-    ``auto`` is False where the default of conf/config.yaml is the engine unless one is named. ``brought``: of plugins
-    that are not chosen here, those count that the targets' presets will bring. ``helped``: rules for steps get nested
-    drafts and salvage, where nothing is said of them.
+    ``auto``: choose the engine if none is named; otherwise it is the default of conf/config.yaml. ``brought``: where no
+    plugin is chosen here, use the one that the targets' presets will bring. ``helped``: add nested drafts and salvage
+    to rules for steps, unless an option concerns them.
     """
     engine = choose_engine(arguments, unless_named=auto)
     on_engine = with_engine(arguments, engine)

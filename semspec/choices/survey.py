@@ -1,4 +1,4 @@
-"""What light files say of a run's models and plugins, before a byte of weights is fetched."""
+"""Survey a run's models and plugins by their light files, before any weights are fetched."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from semspec.types import Role, What
 
 @dataclass(frozen=True)
 class Survey:
-    """What light files say of a run's models: their configurations and tokenizers, no weights."""
+    """What light files (configurations and tokenizers) say about a run's models."""
 
     models: Mapping[Role, ModelConfig]  # as given
     own_prompt: Mapping[Role, bool]  # whether a model reads a prompt of its own
     folders: Folders
     texts: Mapping[Role, Text]
-    own: Run  # of the run's own pair
-    nested: Run  # of the pair that helps the target to write
+    own: Run  # for the run's own pair
+    nested: Run  # for the pair that helps the target write
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
-        """Fetch the light files of all models; raise UserError for one that is not there."""
+        """Fetch the light files of all models; raise UserError for a missing model."""
         models, own_prompt = models_of(config)
         folders = Folders.of(models, config.engine.holds_weights)
         texts = {
@@ -43,15 +43,15 @@ class Survey:
         return cls(models, own_prompt, folders, texts, own, nested)
 
     def sources(self, config: RunConfig) -> list[Source]:
-        """Return all that the plugins are going to load; raise UserError where that is not known."""
+        """Return everything that the plugins will load; raise UserError if that is not known."""
         return [s for plugin, run in bound_plugins(config, self.own, self.nested) for s in plugin.loads(run)]  # fmt: skip
 
     def check(self, config: RunConfig) -> None:
-        """Raise UserError for what cannot work, or cannot run on this machine: all that light files tell."""
+        """Raise UserError if, by the light files, something cannot work or cannot run on this machine."""
         self.sources(config)
         for role, text in self.texts.items():
             if role != "target":
-                build_bridge(self.texts["target"], text)  # refuses tokenizers that do not agree
+                build_bridge(self.texts["target"], text)  # refuses tokenizers that do not match
         with hub.noted():
             config.engine.check_machine(self.folders.pinned, config.max_new_tokens)
 
@@ -62,7 +62,7 @@ def models_of(config: RunConfig) -> tuple[dict[Role, ModelConfig], dict[Role, bo
     pairs.append((config.draft, config.accept))
     models: dict[Role, ModelConfig] = {"target": config.model}
     own_prompt: dict[Role, bool] = {}
-    for drafter, rule in pairs:  # of two models with one role, the run's own pair has its own
+    for drafter, rule in pairs:  # the run's own pair comes last and wins a shared role
         models |= {**rule.models(), **drafter.models()}
         own_prompt |= dict.fromkeys(drafter.models(), drafter.own_prompt)
     return models, {role: own_prompt.get(role, False) for role in models}
@@ -73,7 +73,7 @@ def runs_of(
     fingerprints: Mapping[Role, str | Callable[[], str]],
     folders: Folders | None = None,
 ) -> tuple[Run, Run]:
-    """Return the facts that plugins are bound to: of the run's own pair, and of the nested one."""
+    """Return the facts that plugins are bound to, for the run's own pair and for the nested one."""
     models, _ = models_of(config)
     facts = KnownModels({role: (model, fingerprints[role]) for role, model in models.items()})
     here = config.engine.holds_weights
@@ -97,7 +97,7 @@ def runs_of(
 
 
 def check_models(config: RunConfig, loaded: Collection[Role]) -> None:
-    """Raise UserError for a rule that asks a model that is not loaded."""
+    """Raise UserError if the rule needs a model that is not loaded."""
     models, _ = models_of(config)
     if missing := sorted(set(models) - set(loaded)):
         raise UserError(
@@ -112,7 +112,7 @@ def check_loaded(
     held: Mapping[Role, tuple[str, ...]],
     probes: Mapping[Role, ProbeSource],
 ) -> None:
-    """Raise UserError for a rule that asks a model that is not loaded, or for other probes than the servers hold."""
+    """Raise UserError if the rule needs a model that is not loaded, or probes that the servers do not hold."""
     check_models(config, loaded)
     rule = f"accept={registry.name_of(config.accept)}"
     others = any(held.get(role, ()) != (str(at),) for role, at in probes.items())
@@ -123,7 +123,7 @@ def check_loaded(
 
 
 def bound_plugins(config: RunConfig, own: Run, nested: Run) -> list[tuple[Plugin, Run]]:
-    """Return the plugins that are bound, each with its run."""
+    """Return the plugins to bind, each with its run."""
     found = [(config.accept, own), (config.draft, own), (config.stop, own), (config.benchmark, own)]
     if not config.nested.plain:
         found += [(config.nested_accept, nested), (config.nested, nested)]

@@ -1,4 +1,4 @@
-"""Whether a command line would be refused: what is chosen for the user has to work."""
+"""Test whether a command line would be refused, since choices made for the user have to work."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from semspec.errors import UserError
 
 
 def refusal(arguments: Sequence[str], brought: bool = False) -> str:
-    """Say why some configuration of a command line is refused; empty where all can run.
+    """Say why some configuration of a command line is refused; "" if all can run.
 
-    Of a sweep every value is tried once, beside the first ones of the others.
+    In a sweep, every value is tried once, with the first values of all other options.
     """
     choices = []
     try:

@@ -1,1 +1,1 @@
-"""Datastores: texts that drafters copy from, found by last tokens (sparse) or by state (dense)."""
+"""Datastores: texts to copy drafts from, found by the last tokens (sparse) or by the state (dense)."""

@@ -1,9 +1,9 @@
 """A dense datastore: places of a corpus where the target's state was similar, and their continuations.
 
-DReSD (Gritta et al. 2025, section 3): the key of a place is the target's last hidden state,
-standardised (equation 1), reduced to its first principal components and scaled to unit length
-(equation 2). Neighbours are the keys of highest cosine (equation 3). The value of a place is the text
-after it in the shard's single row of tokens.
+DReSD (Gritta et al. 2025, section 3): the key of a place is the target's last hidden state, standardised
+(equation 1), reduced to its first principal components and scaled to unit length (equation 2). Neighbours
+are the keys with the highest cosine (equation 3). The value of a place is the text after it in the shard's
+one row of tokens.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from semspec.datastores.sparse import END, check_tokens
 from semspec.errors import UserError
 
 Floats = NDArray[np.float32]
-EPSILON = 1e-6  # of a variance: a dimension that never changes carries no information
-AT_ONCE = 2**24  # tokens scanned in one step
-BEST = 10  # neighbours that an index is measured by
-MOST_REORDERED = 3200  # neighbours that are compared again at most
-SAME = 1e-6  # cosines that differ by no more are equal but for rounding
-GAIN = 1e-3  # of recall, for which twice the work is worth it
-ROWS_BY_WIDTH = 4  # rows in a step of the incremental decomposition, times the states' width
+EPSILON = 1e-6  # added to variances, which may be 0; also the least length of a key
+AT_ONCE = 2**24  # tokens scanned per step
+BEST = 10  # neighbours per place in the measurement of an index
+MOST_REORDERED = 3200  # most candidates compared again
+SAME = 1e-6  # cosines that differ by at most this are equal up to rounding
+GAIN = 1e-3  # least gain of recall that justifies twice the work
+ROWS_BY_WIDTH = 4  # rows per step of the incremental PCA, times the states' width
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Projection:
 
     @cached_property
     def _folded(self) -> tuple[Floats, Floats]:
-        """W ((h - mean) / deviation - centre), as one product and one difference."""
+        """Return W ((h - mean) / deviation - centre) as a weight and an offset."""
         weight = self.components.astype(np.float64) / self.deviation
         offset = weight @ self.mean + self.components.astype(np.float64) @ self.centre
         return weight.T.astype(np.float32), offset.astype(np.float32)
@@ -67,9 +67,9 @@ class Projection:
 
 
 def fit(batches: Callable[[], Iterator[Floats]], dims: int) -> tuple[Projection, float]:
-    """Fit the projection of all rows, read twice and never held at once; with its share of variance.
+    """Fit the projection to all rows; return it and the share of variance that it explains.
 
-    Raise ValueError if there are fewer rows than dimensions.
+    Rows are read twice and never all held in memory. Raise ValueError if there are fewer rows than dimensions.
     """
     from sklearn.decomposition import IncrementalPCA
     from sklearn.preprocessing import StandardScaler
@@ -91,7 +91,7 @@ def fit(batches: Callable[[], Iterator[Floats]], dims: int) -> tuple[Projection,
 
 
 def _steps(batches: Iterator[Floats], size: int, least: int) -> Iterator[Floats]:
-    """Regroup rows to ``size`` at a time; the last step has at least ``least``."""
+    """Regroup rows into steps of ``size``; the last one has at least ``least``."""
     held: list[Floats] = []
     for rows in batches:
         held.append(rows)
@@ -108,7 +108,7 @@ def shapes(dims: int) -> Shapes:
 
 
 def write_shard(path: Path, keys: Floats, places: NDArray[np.int32], tokens: Sequence[int]) -> None:
-    """Write a shard; ``places`` are the indices in ``tokens`` of the tokens whose states the keys are."""
+    """Write a shard; ``places``: for each key, the index in ``tokens`` of the token whose state it is."""
     kept = keys.astype(np.float16)
     write_arrays(path, {"keys": kept, "places": places, "tokens": np.asarray(tokens, np.int32)})
 
@@ -132,9 +132,9 @@ class DenseShard:
         return len(self.keys)
 
     def largest(self) -> int:
-        """Return the largest token, END if there is none; one below END counts as larger than any."""
+        """Return the largest token, END if there is none; a token below END counts as larger than all others."""
         parts = (self.tokens[at : at + AT_ONCE] for at in range(0, len(self.tokens), AT_ONCE))
-        # as unsigned numbers END is the largest of all, and adding 1 makes it 0
+        # as an unsigned number END is the largest, and adding 1 makes it 0
         return max((int((p.view(np.uint32) + np.uint32(1)).max()) for p in parts), default=0) - 1
 
     def following(self, entry: int, length: int) -> list[int]:
@@ -144,7 +144,7 @@ class DenseShard:
 
 
 class DenseStore:
-    """The shards of a datastore, the projection to their keys, and an index over them."""
+    """The shards of a datastore, the projection to keys, and an index over all keys."""
 
     def __init__(self, shards: Sequence[DenseShard], projection: Projection, index: Index) -> None:
         self.shards, self.projection, self.index = list(shards), projection, index
@@ -156,11 +156,11 @@ class DenseStore:
         check_tokens(name, largest, vocabulary)
 
     def nearest(self, state: Floats, count: int, length: int) -> list[Neighbour]:
-        """Return the places whose states are most similar to ``state`` [width], the best first."""
+        """Return the places with the states most similar to ``state`` [width], the best first."""
         entries, cosines = self.index.search(self.projection(state[None]), count)
         found = []
         for entry, cosine in zip(entries[0].tolist(), cosines[0].tolist(), strict=True):
-            # an index may return fewer or belong to other keys, and keys may be anything
+            # an index may return fewer, or belong to other keys, and keys may hold anything
             if not 0 <= entry < self._starts[-1] or not math.isfinite(cosine):
                 continue
             shard = int(np.searchsorted(self._starts, entry, "right")) - 1
@@ -176,15 +176,15 @@ def open_shards(paths: Sequence[Path], dims: int) -> list[DenseShard]:
 
 @dataclass(frozen=True)
 class Places:
-    """Some places of a datastore as questions, and how near their true neighbours are.
+    """Some places of a datastore as queries, with the cosines of their true neighbours.
 
-    A place that is asked for is no neighbour of its own: what is found is what would be, were it the state of a
-    text that is not in the datastore. Of neighbours that are equally near any counts.
+    A place does not count as its own neighbour, as if the query came from a text outside the datastore. Of equally
+    near neighbours any counts.
     """
 
     keys: Floats  # [n, dims]
     entries: NDArray[np.int64]  # [n]
-    best: int  # neighbours that are looked for
+    best: int  # neighbours to find
     least: Floats  # [n] the cosine of the last of them
     again: Again
 
@@ -206,9 +206,9 @@ class Places:
         return cls(asked, chosen, int(best), np.array(least, np.float32), Again(keys))
 
     def found(self, index: Index) -> NDArray[np.int64]:
-        """Return what an index finds, a place itself included: one place at a time, as a drafter asks.
+        """Return what an index finds for each place, asked one at a time as a drafter does; includes the place itself.
 
-        An index may find fewer than it was asked for: -1 stands in their place.
+        -1 fills up where an index finds fewer than asked for.
         """
         found = np.full((len(self.keys), self.best + 1), -1, np.int64)
         for row, key in zip(found, self.keys, strict=True):
@@ -217,7 +217,7 @@ class Places:
         return found
 
     def recall(self, found: NDArray[np.int64]) -> float:
-        """Return the share of the true neighbours that were found."""
+        """Return the share of true neighbours that were found."""
         if not self.best:
             return 1.0
         others = np.where(found == self.entries[:, None], -1, found)
@@ -226,7 +226,7 @@ class Places:
 
 
 def measure(places: Places, index: Index) -> dict[str, Any]:
-    """Measure how often places find themselves (MRR, equation 4), and an index's recall of the others."""
+    """Measure how well places find themselves (MRR, equation 4), and an index's recall of the others."""
     found = places.found(index)
     own = found == places.entries[:, None]
     ranks = np.where(own.any(1), own.argmax(1) + 1, np.inf)
@@ -238,10 +238,9 @@ def measure(places: Places, index: Index) -> dict[str, Any]:
 
 
 def tuned(places: Places, load: Callable[[Effort], Index], leaves: int) -> Effort:
-    """Return an effort that finds as many neighbours as is promised, or where more of it gains nothing.
+    """Return an effort that reaches the recall ``PROMISED``, or beyond which more effort gains nothing.
 
-    Step by step either twice as many leaves are searched or twice as many of the best compared again,
-    whichever finds more.
+    Each step doubles either the leaves searched or the candidates compared again, whichever finds more.
     """
     effort = Effort(default_searched(leaves), REORDERED)
     recall = places.recall(places.found(load(effort)))

@@ -1,4 +1,4 @@
-"""Map the arrays of a safetensors file: only the header is read, and checked thoroughly."""
+"""Map the arrays of a safetensors file; only the header is read, and it is checked thoroughly."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A mapped file, and where its arrays are."""
+    """A mapped file and the places of its arrays."""
 
     path: Path
     map: mmap.mmap
-    places: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], int]]  # the last is the first byte
+    places: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], int]]  # type, shape, first byte
 
     def array(self, name: str) -> NDArray[Any]:
-        """Return a read-only array; pages are loaded when they are accessed."""
+        """Return a read-only array, whose pages are loaded on access."""
         dtype, shape, start = self.places[name]
         count = math.prod(shape)
         found = np.frombuffer(self.map, dtype, count, start) if count else np.zeros(0, dtype)
@@ -46,7 +46,7 @@ class Mapped:
 
 
 def open_arrays(path: Path, wanted: Shapes) -> Mapped:
-    """Map a file with exactly these arrays; raise UserError for any other."""
+    """Map a file with exactly these arrays; raise UserError for any other file."""
     assert sys.byteorder == "little", "files are little endian"
     try:
         places = _places(path, wanted)
@@ -73,7 +73,7 @@ def _places(path: Path, wanted: Shapes) -> dict[str, tuple[np.dtype[Any], tuple[
             raise ValueError(f"{name} is {own[:8]} {found[:4]}, not {kind} {list(shape)}")
         if length != math.prod(found) * TYPES[kind].itemsize:
             raise ValueError(f"{name} has {length:,} bytes, which is not its shape's size")
-        if start % TYPES[kind].itemsize:  # numpy would read it, its buffers would not
+        if start % TYPES[kind].itemsize:  # numpy could read it, but its buffers could not
             raise ValueError(f"{name} is not aligned")
         places[name] = (TYPES[kind], tuple(found), start)
         taken += length
@@ -83,5 +83,5 @@ def _places(path: Path, wanted: Shapes) -> dict[str, tuple[np.dtype[Any], tuple[
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write the file atomically: completely, or not at all."""
+    """Write the file atomically."""
     write_bytes(path, save({name: np.ascontiguousarray(a) for name, a in arrays.items()}))

@@ -1,11 +1,11 @@
-"""A store of texts that grows while it is used: answers to earlier questions, to copy from.
+"""A store of texts that grows in use: answers to earlier questions, to copy from.
 
-SuffixDecoding (Oliaro et al. 2025) keeps what was generated before in a suffix tree. Here the place after
-each run of four tokens is kept, and with each place the one before it that follows the same run: the
-longest match of a text's end is the longest of these, which are looked at from the newest on.
+SuffixDecoding (Oliaro et al. 2025) keeps generated text in a suffix tree. This store instead keeps the place
+after each run of four tokens, chained to the previous place after the same run. To find the longest match of a
+text's end, it follows this chain from the newest place.
 
-Texts belong to a tenant, and nobody else finds them. The memory of all together is bounded: the oldest
-texts make room, whosever they are.
+Texts belong to a tenant, and only that tenant finds them. The memory for all tenants together is bounded: the
+oldest texts are dropped, whoever owns them.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from numpy.typing import NDArray
 
 from semspec.datastores.sparse import END
 
-RUN = 4  # tokens that match at least
-BITS = 31  # of a token
+RUN = 4  # least tokens of a match
+BITS = 31  # per token
 MASK = (1 << BITS * RUN) - 1
-PLACES = 32  # of a run that are looked at, the newest first
-BYTES = 192  # of memory that a token takes at most: its own and its place (12), a run (44), a place (32),
-# and their entry in a table that is a third full at least (90); the rest is room that arrays keep
-OWN_BYTES = 1000  # of a text at most, whatever its length: it may be its tenant's only one
+PLACES = 32  # most places checked per run, the newest first
+BYTES = 192  # most memory per token: token and place (12), a run (44), a place (32), and their entry in a table
+# that is at least a third full (90); the rest is spare room of arrays
+OWN_BYTES = 1000  # most memory per text besides: it may be its tenant's only one
 
 
 class Texts:
-    """The texts of one tenant, one after the other; places count from the first text ever."""
+    """One tenant's texts in a row; places count from the first text ever added."""
 
     def __init__(self) -> None:
         self.tokens = array("i")
-        self.before = array("q")  # of each place the one before it that follows the same run
-        self.newest: dict[int, int] = {}  # by run: the last place that follows it
-        self.base = 0  # texts before this place are gone
+        self.before = array("q")  # for each place, the previous place after the same run
+        self.newest: dict[int, int] = {}  # by run: the last place after it
+        self.base = 0  # texts before this place were dropped
 
     def add(self, text: Sequence[int]) -> None:
         start = self.base + len(self.tokens)
@@ -49,7 +49,7 @@ class Texts:
             self.newest[run] = place
 
     def drop(self, count: int) -> None:
-        """Forget the first ``count`` tokens: the oldest text and its end."""
+        """Drop the first ``count`` tokens: the oldest text and its end mark."""
         text = self.tokens[: count - 1]
         for place, run in _runs(text, self.base):
             if self.newest[run] == place:
@@ -85,7 +85,7 @@ class Texts:
         return best, rows
 
     def _agreeing(self, place: int, tail: Sequence[int], longest: int) -> int:
-        """Count the tokens before a place that ``tail`` ends with."""
+        """Count the tokens before a place that agree with the end of ``tail``."""
         count, most = RUN, min(place, len(tail), longest)
         while count < most and self.tokens[place - 1 - count] == tail[-1 - count]:
             count += 1
@@ -97,7 +97,7 @@ def _bytes(tokens: int) -> int:
 
 
 def _runs(text: Sequence[int], start: int) -> list[tuple[int, int]]:
-    """Pair each run of a text with the place that follows it; nothing follows the last one."""
+    """Pair each run of a text with the place after it, except the last run, which nothing follows."""
     run, found = 0, list[tuple[int, int]]()
     for at, (token, _) in enumerate(pairwise(text), 1):
         run = (run << BITS | token) & MASK
@@ -107,19 +107,18 @@ def _runs(text: Sequence[int], start: int) -> list[tuple[int, int]]:
 
 
 class GrowingStore:
-    """Texts of all tenants, of so many bytes at most."""
+    """Texts of all tenants, in at most ``limit`` bytes."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._texts: dict[str, Texts] = {}
-        self._order: deque[tuple[str, int]] = (
-            deque()
-        )  # the texts, the oldest first: whose, and tokens
+        # tenant and number of tokens of each text, the oldest first
+        self._order: deque[tuple[str, int]] = deque()
         self._lock = Lock()  # a server may answer in several threads
-        self.nbytes = 0  # that all texts take at most, with what finds them
+        self.nbytes = 0  # upper bound for all texts and their tables
 
     def add(self, tenant: str, text: Sequence[int]) -> None:
-        """Take up a text; the oldest ones make room for it."""
+        """Add a text, and drop the oldest ones if there is no room."""
         with self._lock:
             self._texts.setdefault(tenant, Texts()).add(text)
             self._order.append((tenant, len(text) + 1))

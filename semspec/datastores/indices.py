@@ -1,7 +1,7 @@
-"""Indices over unit keys: exact, ScaNN (fast), and faiss (small).
+"""Indices over unit-length keys: exact, ScaNN (fast), and faiss (small).
 
-Each is built from the shards' keys, stored as bytes by file name (``files``), and loaded from them. ScaNN
-and faiss are optional; their own readers are native code, which only gets files of the manifest.
+Each is built from the shards' keys, stored as bytes by file name (``files``), and loaded from these. ScaNN
+and faiss are optional; their readers are native code, which only gets files from the manifest.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from semspec.errors import UserError, first_line
 
 Keys = Sequence[NDArray[np.float16]]  # [n, dims] of each shard
 Floats = NDArray[np.float32]
-Found = tuple[NDArray[np.int64], Floats]  # entries [queries, count], -1 for none; their cosines
+Found = tuple[NDArray[np.int64], Floats]  # entries [queries, count], -1 for none, and their cosines
 Files = Mapping[str, NDArray[np.uint8]]
 NAMES = ("scann", "faiss", "exact")
 CHUNK = 1 << 18  # keys compared at a time
-WANTED_BY_SCANN = 20_000  # the fewest entries for which a tree pays
-TOO_MANY_FOR_SCANN = 10_000_000  # entries, of which each takes 164 bytes of memory
-SAMPLE = 250_000  # keys that quantisers are trained on
-REORDERED = 200  # of the best, compared again in bf16
-PROMISED = 0.95  # recall@10 among keys that were not asked for
+WANTED_BY_SCANN = 20_000  # fewest entries for which ScaNN's tree pays
+TOO_MANY_FOR_SCANN = 10_000_000  # entries, at 164 bytes of memory each
+SAMPLE = 250_000  # keys to train quantisers on
+REORDERED = 200  # best candidates, compared again in bf16
+PROMISED = 0.95  # target recall@10, not counting the query's own key
 SCANN_FILES = {
     *("ah_codebook.pb", "bfloat16_dataset.npy", "datapoint_to_token.npy", "hashed_dataset.npy"),
     *("scann_assets.pbtxt", "scann_config.pb", "serialized_partitioner.pb"),
@@ -40,10 +40,10 @@ SCANN_FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What an index looks at for a question; 0: as it was built."""
+    """How much an index searches per query; 0: as it was built."""
 
     searched: int = 0  # leaves
-    reordered: int = 0  # of the best, compared again
+    reordered: int = 0  # best candidates, compared again
 
     def as_json(self) -> dict[str, int]:
         return {name: value for name, value in asdict(self).items() if value}
@@ -54,12 +54,12 @@ NO_EFFORT = Effort()
 
 class Index(Protocol):
     def search(self, queries: Floats, count: int) -> Found:
-        """Return the nearest entries of each query and their cosines, the nearest first."""
+        """Return each query's nearest entries and their cosines, the nearest first."""
         ...
 
 
 class Exact:
-    """Compares every key, one chunk at a time."""
+    """Compares with every key, one chunk at a time."""
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
@@ -90,20 +90,20 @@ def _best(entries: NDArray[np.int64], cosines: Floats, count: int) -> Found:
 
 
 class Again:
-    """Keys of an approximate index, with which the best that it finds are compared again, exactly.
+    """The exact keys of an approximate index, to compare its best candidates again.
 
-    States of natural text have neighbours whose cosines differ in the fourth digit: what an index keeps of a
-    key does not tell them apart.
+    Neighbouring states of natural text have cosines that differ in the fourth digit, which the compressed keys
+    of an index do not tell apart.
     """
 
-    TIMES = 8  # as many are compared again as are wanted
+    TIMES = 8  # candidates compared again, times the number wanted
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
         self._starts = np.cumsum([0, *map(len, keys)])
 
     def cosines(self, entries: NDArray[np.int64], queries: Floats) -> Floats:
-        """Return the true cosines of entries [queries, n]; -inf of what is none."""
+        """Return the exact cosines of entries [queries, n]; -inf for invalid entries."""
         at = np.clip(np.searchsorted(self._starts, entries, "right") - 1, 0, len(self.keys) - 1)
         found = np.full(entries.shape, -np.inf, np.float32)
         for number, query in enumerate(queries):
@@ -120,9 +120,9 @@ class Again:
 
 
 class Scann:
-    """A tree over the keys, quantised anisotropically, the best reordered in bf16 (Guo et al. 2020).
+    """A tree over anisotropically quantised keys, with the best reordered in bf16 (Guo et al. 2020).
 
-    The best of these are compared again with the mapped keys.
+    The best of these are compared again with the exact mapped keys.
     """
 
     def __init__(self, searcher: Any, keys: Keys, effort: Effort = NO_EFFORT) -> None:
@@ -144,7 +144,7 @@ class Scann:
     def build(keys: Keys, leaves: int, searched: int) -> Files:
         module = _imported("scann")
         count, dims = _counted(keys), keys[0].shape[1]
-        # ScaNN holds all keys in memory, twice while it is built
+        # ScaNN holds all keys in memory, and twice while it builds
         needed, free = (
             3 * 4 * count * dims,
             os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
@@ -170,14 +170,14 @@ class Scann:
 
     @classmethod
     def load(cls, files: Files, keys: Keys, effort: Effort = NO_EFFORT) -> Scann:
-        """Load an index from a folder with exactly ScaNN's files; raise ValueError for any others.
+        """Load an index from exactly ScaNN's own files; raise ValueError for any others.
 
         ScaNN would read more from a folder than it wrote there.
         """
         module = _imported("scann")
         if set(files) != SCANN_FILES:
             raise ValueError("it is no index of ScaNN's")
-        # it opens the files named in its list, wherever they are
+        # ScaNN opens the files named in its list, wherever they are
         listed = bytes(files["scann_assets.pbtxt"])
         named = re.findall(rb'asset_path: "([a-z0-9_.]+)"', listed)
         if len(named) != listed.count(b"asset_path") or {n.decode() for n in named} - SCANN_FILES:
@@ -189,7 +189,7 @@ class Scann:
 
 
 class Faiss:
-    """Lists of keys by nearest centre, a few bytes each; the best are compared again, exactly."""
+    """Inverted lists of compressed keys by nearest centre; the best are compared again exactly."""
 
     def __init__(self, index: Any, keys: Keys, effort: Effort = NO_EFFORT) -> None:
         self.index, self.effort, self.again = index, effort, Again(keys)
@@ -208,7 +208,7 @@ class Faiss:
         share = min(1.0, SAMPLE / count)
         sizes = [max(1, round(share * len(k))) for k in keys]
         sample = [k[np.sort(rng.permutation(len(k))[:n])] for k, n in zip(keys, sizes, strict=True)]
-        # half a byte per dimension, which trains instantly; product codes of that size take minutes
+        # half a byte per dimension, which trains at once; product codes of that size take minutes
         index = module.index_factory(dims, f"IVF{leaves},SQ4", module.METRIC_INNER_PRODUCT)
         index.train(np.concatenate(sample).astype(np.float32))
         for shard in keys:
@@ -219,10 +219,10 @@ class Faiss:
 
     @classmethod
     def load(cls, files: Files, keys: Keys, where: Path, effort: Effort = NO_EFFORT) -> Faiss:
-        """Load headers and centres from the file's one array; its lists are mapped, whatever their size.
+        """Load headers and centres from the file's one array, and map its lists.
 
-        Reading the bytes themselves would allocate and fill memory for all of them. Raise ValueError if
-        the index is not faiss's or belongs to other keys.
+        Deserialising the bytes would copy all of them to memory. Raise ValueError if the index is not faiss's or
+        belongs to other keys.
         """
         module = _imported("faiss")
         if set(files) != {"index"}:
@@ -234,17 +234,17 @@ class Faiss:
         if not hasattr(index, "invlists"):
             raise ValueError("its index has no lists")
         count, lists = _counted(keys), module.downcast_InvertedLists(index.invlists)
-        if getattr(lists, "filename", None) != "":  # lists mapped from the index itself have none
+        if getattr(lists, "filename", None) != "":  # "" for lists mapped from the index itself
             raise ValueError("its lists are in another file")
         sizes = [lists.list_size(number) for number in range(lists.nlist)]
         if index.d != keys[0].shape[1] or index.ntotal != count or sum(sizes) != count:
             raise ValueError("its index is of other keys")
-        lists.prefetch_nthread = 0  # threads for each query cost more than they save
+        lists.prefetch_nthread = 0  # threads per query cost more than they save
         return cls(index, keys, effort)
 
 
 class Opening:
-    """An index that is read while models load; the first search waits: no draft differs."""
+    """An index that loads in the background while models load; the first search waits for it."""
 
     def __init__(self, read: Callable[[], Index]) -> None:
         worker = ThreadPoolExecutor(1)
@@ -256,7 +256,7 @@ class Opening:
 
 
 def suitable_index(entries: int) -> str:
-    """Choose the index for ``index=auto``: the fastest that opens and fits at this size."""
+    """Return the index for ``index=auto``, by the number of entries."""
     if entries > TOO_MANY_FOR_SCANN:
         return "faiss"
     return "scann" if entries >= WANTED_BY_SCANN else "exact"
@@ -273,8 +273,8 @@ def default_searched(leaves: int) -> int:
 def build(name: str, keys: Keys, leaves: int = 0) -> Files:
     """Build an index and return its files; raise UserError if there are too few entries.
 
-    By default (0) there are about as many leaves as the root of the entries. How many of them are searched is
-    a beginning: ``effort`` says more for the keys at hand (``dense.tuned``).
+    By default (0), the number of leaves is about the square root of the entries. The number searched is only a
+    start; ``dense.tuned`` finds the ``Effort`` for the given keys.
     """
     count = _counted(keys)
     leaves = leaves or default_leaves(count)
@@ -289,7 +289,7 @@ def build(name: str, keys: Keys, leaves: int = 0) -> Files:
 
 
 def load(name: str, files: Files, keys: Keys, where: Path, effort: Effort = NO_EFFORT) -> Index:
-    """Load an index; raise UserError where it is damaged, whatever native code makes of that."""
+    """Load an index; raise UserError if it is damaged, whatever error the native code raises."""
     if name == "exact":
         return Exact(keys)
     try:

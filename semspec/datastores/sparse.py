@@ -1,8 +1,8 @@
 """A sparse datastore: the places in a corpus where a text's last tokens occur, and what follows there.
 
-The text of a shard is stored backwards: the longest suffix of a context is then the longest prefix of
-the search key, and one binary search finds it. Tokens are four bytes each, the most significant first,
-so bytes are ordered like tokens and a step of the search compares bytes of the mapped file.
+The text of a shard is stored backwards, so the longest suffix of a context is the longest prefix of the
+search key, and one binary search finds it. Tokens are four bytes, the most significant first, so bytes sort
+like tokens, and the search compares bytes of the mapped file.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from semspec.datastores.files import Mapped, Shapes, open_arrays, write_arrays
 from semspec.datastores.suffixes import sorted_suffixes
 from semspec.errors import UserError
 
-END = -1  # the end of a document, in place of a token
+END = -1  # marks the end of a document in place of a token
 SHAPES: Shapes = {"tokens": ("U8", (-1, 4)), "suffixes": ("I32", (-1,))}
 Tokens = NDArray[np.int64]
 
 
 def backwards(documents: Iterable[Sequence[int]]) -> NDArray[np.uint32]:
-    """Join documents, each after a mark of its end, and reverse it all, as a shard's text."""
+    """Return a shard's text: the documents, each preceded by END, joined and reversed."""
     parts = [np.asarray([END, *document], np.int64) for document in documents]
     text = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     if len(text) and (text.min() < END or text.max() >= 2**31):
@@ -45,11 +45,11 @@ def write_shard(path: Path, documents: Iterable[Sequence[int]], depth: int) -> i
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The places of one shard that are preceded by the context's last ``length`` tokens."""
+    """The places of one shard that follow the context's last ``length`` tokens."""
 
     length: int
     shard: Shard
-    first: int  # of the sorted suffixes
+    first: int  # index among the sorted suffixes
     end: int
 
     @property
@@ -68,7 +68,7 @@ class Shard:
         if len(self._tokens) != len(self._order):
             what = "has not as many suffixes as tokens"
             raise UserError(f"{mapped.path} {what}: take an intact copy")
-        self._places = self._order.data  # an item of it costs less than one of numpy's
+        self._places = self._order.data  # indexing a memoryview is cheaper than a numpy array
 
     def __len__(self) -> int:
         return len(self._order)
@@ -86,7 +86,7 @@ class Shard:
             return text[at : at + size]
 
         low = bisect_left(range(len(places)), wanted, key=key)
-        # the key that shares most with it is next to its own position in the order
+        # the key with the longest common prefix is next to its position in the order
         around = [key(rank) for rank in (low - 1, low) if 0 <= rank < len(places)]
         length = max((_shared(own, wanted) for own in around), default=0)
         if length < max(least, 1):
@@ -97,7 +97,7 @@ class Shard:
         )
 
     def _run(self, prefix: bytes, near: int, sign: int) -> int:
-        """Count the suffixes with this prefix next to each other, from ``near`` on (1) or before it (-1)."""
+        """Count adjacent suffixes with this prefix, from ``near`` on (``sign`` 1) or before it (-1)."""
         most = len(self._places) - near if sign > 0 else near
 
         def lacks(count: int) -> bool:
@@ -110,19 +110,19 @@ class Shard:
         return step // 2 + bisect_left(range(step // 2 + 1, step), True, key=lacks)
 
     def largest(self) -> int:
-        """Return the largest token, or END: suffixes are sorted, with ends of documents last."""
+        """Return the largest token, or END if there is none; suffixes are sorted with END last."""
         ranks, end = range(len(self._places)), b"\xff" * 4
         low = bisect_left(ranks, end, key=lambda rank: self._key(rank, 4))
         return int.from_bytes(self._key(low - 1, 4), "big") if low else END
 
     def text(self) -> Tokens:
-        """Return all tokens in the order of the documents, END before each of these."""
+        """Return all tokens in document order, with END before each document."""
         forward: Tokens = self._tokens[::-1].astype(np.int64)
         forward[forward == 0xFFFFFFFF] = END
         return forward
 
     def following(self, match: Match, length: int, most: int) -> Tokens:
-        """Return what follows [places, length], END after its end, of at most ``most`` places."""
+        """Return what follows at most ``most`` places, [places, length], filled with END after its end."""
         ranks = np.arange(match.first, match.end)
         if len(ranks) > most:
             ranks = ranks[np.linspace(0, len(ranks) - 1, most).astype(np.int64)]
@@ -134,27 +134,28 @@ class Shard:
 
 
 def open_shard(path: Path) -> Shard:
-    """Map a file; only its header is read."""
+    """Map a file, reading only its header."""
     return Shard(open_arrays(path, SHAPES))
 
 
 def _shared(key: bytes, wanted: bytes) -> int:
-    """Count the tokens that both start with."""
+    """Count the tokens of the common prefix."""
     differ = (i for i, (a, b) in enumerate(zip(key, wanted, strict=False)) if a != b)
     return next(differ, min(len(key), len(wanted))) // 4
 
 
 class SparseStore:
-    """A datastore: its shards, opened."""
+    """A datastore with its shards opened."""
 
     def __init__(self, shards: Sequence[Shard], depth: int) -> None:
         self.shards, self.depth = list(shards), depth
         self.name, self.vocabulary = "the datastore", 2**31
 
     def bind(self, name: str, vocabulary: int) -> None:
-        """Raise UserError for tokens outside the model's vocabulary, here and in ``following``.
+        """Raise UserError for tokens outside the model's vocabulary, here and later in ``following``.
 
-        Here the sorted suffixes give the largest token in a few steps; a damaged file may hide one.
+        Here a binary search over the sorted suffixes finds the largest token; a damaged file may hide one, so
+        ``following`` checks again.
         """
         self.name, self.vocabulary = name, vocabulary
         largest = max((shard.largest() for shard in self.shards), default=END)
@@ -162,11 +163,11 @@ class SparseStore:
 
     @classmethod
     def open(cls, paths: Sequence[Path], depth: int) -> SparseStore:
-        """Map the files; only headers are read."""
+        """Map the files, reading only headers."""
         return cls(list(map(open_shard, paths)), depth)
 
     def longest(self, context: Sequence[int], longest: int, shortest: int = 1) -> list[Match]:
-        """Find the longest suffix of the context in the corpus, in every shard that has it."""
+        """Return the longest suffix of the context that is in the corpus, from every shard that has it."""
         longest = min(longest, self.depth, len(context))
         last = context[len(context) - longest :]
         wanted = np.array(last[::-1], ">i4").tobytes()
@@ -180,7 +181,7 @@ class SparseStore:
         return found
 
     def following(self, matches: Sequence[Match], length: int, most: int) -> Tokens:
-        """Return what follows in all shards, each in proportion to its places."""
+        """Return what follows in all shards, each in proportion to its number of places."""
         places = sum(match.count for match in matches)
         shares = [max(1, most * match.count // places) for match in matches]
         pairs = zip(matches, shares, strict=True)
@@ -190,7 +191,7 @@ class SparseStore:
 
 
 def check_tokens(name: str, largest: int, vocabulary: int) -> None:
-    """Raise UserError for a datastore with a token that the model does not have."""
+    """Raise UserError if a datastore has a token that the model does not have."""
     if largest >= vocabulary:
         raise UserError(
             f"{name} holds token {largest}, and the model's are below {vocabulary}: build one with this"

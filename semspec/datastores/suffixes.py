@@ -1,9 +1,9 @@
 """A suffix array over tokens of any vocabulary, sorted to a limited depth.
 
-Prefix doubling (Manber and Myers 1993): suffixes sorted by their first h tokens are sorted by 2h once
-each is paired with the rank of the suffix h tokens after it. Only groups that are still tied are sorted
-again (Larsson and Sadakane 2007), and none deeper than ``depth``: a match is never longer. Remaining
-ties are ordered by place, so that the same text always gives the same bytes.
+Prefix doubling (Manber and Myers 1993): suffixes sorted by h tokens are sorted by 2h tokens once each is
+paired with the rank of the suffix h tokens later. Only groups that are still tied are sorted again (Larsson
+and Sadakane 2007), and none deeper than ``depth``, since no match is longer. Remaining ties are ordered by
+place, so the same text always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST = 2**31 - 2  # tokens: places are int32
-BYTES = 93  # of memory per token while sorting, at the peak, as measured
+BYTES = 93  # measured peak memory per token while sorting
 
 
 def sorted_suffixes(text: NDArray[np.uint32], depth: int) -> NDArray[np.int32]:
@@ -21,7 +21,7 @@ def sorted_suffixes(text: NDArray[np.uint32], depth: int) -> NDArray[np.int32]:
     assert count <= LARGEST and depth >= 1
     if not count:
         return np.zeros(0, np.int32)
-    # 0 is the end of the text; the mark of a document's end, 2^32 - 1, sorts after all tokens
+    # 0 is the end of the text; the end mark of a document, 2^32 - 1, sorts after all tokens
     own = np.minimum(text, np.uint32(2**31)) + np.uint32(1)
     keys = own.astype(np.uint64)
     keys <<= np.uint64(32)
@@ -58,8 +58,8 @@ def _refine(
     tied: NDArray[np.int64],
     keys: NDArray[np.int64] | NDArray[np.uint64],
 ) -> NDArray[np.int64]:
-    """Rank the suffixes at the tied places by the first of their group; return what is tied still."""
-    first = np.ones(len(tied) + 1, bool)  # of a group; one more than there are places
+    """Rank the suffixes at the tied places by the first of their group; return the places still tied."""
+    first = np.ones(len(tied) + 1, bool)  # begins a group; one more entry than places
     np.not_equal(keys[1:], keys[:-1], out=first[1:-1])
     starts = np.where(first[:-1], tied, 0)
     rank[order[tied]] = np.maximum.accumulate(starts)

@@ -1,8 +1,7 @@
-"""The most frequent beginnings of many rows of tokens, as a tree.
+"""The most frequent prefixes of many rows of tokens, as a tree.
 
-REST (He et al. 2023, section 3.2): a trie of the continuations, whose heaviest nodes are drafted. A node
-counts the rows through it, so no node is heavier than its parent, and the heaviest ones form a tree by
-themselves.
+REST (He et al. 2023, section 3.2) drafts the heaviest nodes of a trie of continuations. A node's weight is
+the number of rows through it, so no node is heavier than its parent, and the heaviest ones form a tree.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def heaviest(rows: Tokens, nodes: int) -> Trie:
     """Return the ``nodes`` heaviest prefixes of rows [places, length]; END ends a row early."""
     count, length = rows.shape
     ranked = rows[np.lexsort(rows.T[::-1])]
-    first = np.ones((length, count), bool)  # of the rows that share a prefix of this depth
+    first = np.ones((length, count), bool)  # first of the rows that share a prefix of this depth
     differ = (ranked[1:] != ranked[:-1]).T
     np.logical_or.accumulate(differ, axis=0, out=first[:, 1:])
     depth, row = np.nonzero(first)
@@ -38,7 +37,7 @@ def heaviest(rows: Tokens, nodes: int) -> Trie:
     depth, row, weight = depth[real], row[real], weight[real]
     order = np.lexsort((row, depth, -weight))[:nodes]
     depth, row, weight = depth[order], row[order], weight[order]
-    # the parent: the last group of the depth above that begins at this row or before it
+    # the parent is the last group one level up that begins at or before this row
     begins = np.maximum.accumulate(np.where(first, np.arange(count), 0), axis=1)
     above = np.where(depth > 0, begins[depth - 1, row], 0)
     number: dict[tuple[int, int], int] = {}
@@ -52,7 +51,7 @@ def heaviest(rows: Tokens, nodes: int) -> Trie:
 
 
 def greediest(rows: Tokens) -> list[int]:
-    """Return the path of the most frequent token at each step; of equals the least."""
+    """Return the path of the most frequent token at each step, the smallest of equally frequent ones."""
     path = list[int]()
     for depth in range(rows.shape[1]):
         if len(rows) == 1:

@@ -1,8 +1,8 @@
-"""The arithmetic of the token rules: pure, vectorised tensor functions, on chains and on trees.
+"""The arithmetic of the token rules: pure, vectorised tensor functions on chains and trees.
 
-The same functions run in the loop and inside a serving engine's verification. A chain is a tree in which
-every node has one child, and takes no extra operations. Rows are those of ``types.What``: row 0 is the
-root, row i + 1 is node i, so node i is judged by the row of its parent.
+The loop and a serving engine's verification use the same functions. A chain is a tree in which every node
+has one child, and costs no extra operations. Rows are those of ``types.What``: row 0 is the root, row i + 1
+is node i, so the row of its parent judges node i.
 
     shape    <- shape_of(parents, count, device)
         accepted <- lossless_nodes(p, tokens, shape, q, uniforms)     one flag per node, for all at once
@@ -21,15 +21,15 @@ from semspec.deferred import Tensor, torch
 
 @dataclass(frozen=True)
 class Shape:
-    """The structure of a draft's tree. Tensors are made when they are first asked for: many a verdict needs none."""
+    """The structure of a draft's tree; tensors are made on first use, since many verdicts need none."""
 
     parents: tuple[int, ...]
-    children: list[list[int]]  # by row: the nodes after it, in the order in which they are tried
+    children: list[list[int]]  # by row: its child nodes, in the order in which they are tried
     device: torch.device
 
     @cached_property
     def rows(self) -> Tensor:
-        """Return [nodes]: the row that judges each node, its parent's."""
+        """Return [nodes]: the row of each node's parent, which judges it."""
         return self._indices([parent + 1 for parent in self.parents])
 
     @cached_property
@@ -39,9 +39,9 @@ class Shape:
 
     @cached_property
     def ranks(self) -> list[tuple[Tensor, Tensor]]:
-        """Return nodes that are first children, second children, ...
+        """Return the first children, the second children, ..., each with their elder siblings' positions in the list before.
 
-        And, for all but the first of these, the positions of their elder siblings in the list before.
+        The first entry's positions have no meaning.
         """
         ranks = []
         before = families = [family for family in self.children if family]
@@ -54,7 +54,7 @@ class Shape:
 
     @cached_property
     def elder(self) -> Tensor | None:
-        """Return [nodes, nodes] bool: is an elder sibling; None if there are no siblings."""
+        """Return [nodes, nodes] bool: whether the column is an elder sibling of the row; None without siblings."""
         if all(len(family) < 2 for family in self.children):
             return None
         return (self.rows[:, None] == self.rows[None, :]).tril(-1)
@@ -82,8 +82,8 @@ def _shape(parents: int | tuple[int, ...], device: torch.device) -> Shape:
 def walk(
     accepted: Tensor, shape: Shape, tokens: Sequence[int] = (), stop_ids: Collection[int] = ()
 ) -> list[int]:
-    """Return the accepted nodes from the root on, in order, up to an end of text, even a drafted one."""
-    flags = accepted.tolist()  # one copy from the device, and no further operation on it
+    """Return the path of accepted nodes from the root, up to and including an end of text."""
+    flags = accepted.tolist()  # one copy from the device, and no further operations there
     path: list[int] = []
     row = 0
     while kept := [child for child in shape.children[row] if flags[child]]:
@@ -99,9 +99,9 @@ def lossless_nodes(
 ) -> Tensor:
     """Return which nodes speculative sampling accepts if it reaches them: bool [nodes].
 
-    ``p`` [nodes + 1, V] are the target's rows; ``q`` [nodes, V] holds for every node the drafter's row at
-    its parent, from which siblings were drawn one after another without replacement, or is None for
-    nodes that were not sampled (a point mass at each).
+    ``p`` [nodes + 1, V]: the target's rows. ``q`` [nodes, V]: for every node the drafter's row at its parent,
+    from which siblings were sampled one after another without replacement; None for nodes that were not
+    sampled (each is a point mass).
 
     Sampled: x is kept with probability min(1, p(x)/q(x)) (Leviathan et al. 2023, algorithm 1; Chen et
     al. 2023); if not, the next sibling is judged by the residual of p (SpecInfer, Miao et al. 2024,
@@ -126,10 +126,10 @@ def lossless_nodes(
 
 
 def point_mass_nodes(px: Tensor, tokens: Tensor, elder: Tensor | None, uniforms: Tensor) -> Tensor:
-    """Do the same as ``lossless_nodes`` for nodes that were not sampled, also of many trees at once.
+    """Return what ``lossless_nodes`` does for nodes that were not sampled, for one or many trees.
 
-    ``px``, ``tokens`` and ``uniforms`` are [..., nodes], ``px`` being p(x) in the row that judges the
-    node; ``elder`` [..., nodes, nodes] marks its elder siblings, None if no node has any.
+    ``px``, ``tokens`` and ``uniforms`` are [..., nodes]; ``px`` is p(x) in the row that judges the node.
+    ``elder`` [..., nodes, nodes] marks elder siblings; None if no node has any.
     """
     if elder is None:
         return uniforms < px
@@ -148,10 +148,10 @@ def lossless_path(
     stop_ids: Collection[int] = (),
     loose: Sequence[bool] | None = None,
 ) -> list[int]:
-    """Return what ``walk`` does over ``lossless_nodes``, by a look at the nodes that it comes to.
+    """Return ``walk`` over ``lossless_nodes``, but judge only the nodes that the walk reaches.
 
-    Rows are in main memory, where single numbers are cheap: those of a path take less than operations over all nodes.
-    ``loose``: the nodes that are kept whatever the lossless rule says of them.
+    For rows in main memory: single numbers are cheap there, and a path needs fewer than all nodes.
+    ``loose``: nodes that are kept whatever the lossless rule says.
     """
     judged = _point_mass_child if q is None else _sampled_child
     free = loose or [False] * len(tokens)
@@ -174,7 +174,7 @@ def _point_mass_child(
     uniforms: Sequence[float],
     loose: Sequence[bool],
 ) -> int:
-    """Return the child of a row's node that is kept, or -1: see ``point_mass_nodes``."""
+    """Return the child of a row that is kept, or -1; see ``point_mass_nodes``."""
     own, left, rejected = p[row].numpy(), 1.0, set[int]()
     for child in shape.children[row]:
         token = tokens[child]
@@ -195,7 +195,7 @@ def _sampled_child(
     uniforms: Sequence[float],
     loose: Sequence[bool],
 ) -> int:
-    """Return the child of a row's node that is kept, or -1: see ``lossless_nodes``."""
+    """Return the child of a row that is kept, or -1; see ``lossless_nodes``."""
     assert q is not None
     elder, *younger = shape.children[row]
     token = tokens[elder]
@@ -219,7 +219,7 @@ def _is_held(px: float, qx: float, uniform: float) -> bool:
 
 
 def without_gaps(flags: Tensor, parents: Tensor) -> Tensor:
-    """Return the nodes that are flagged with all their ancestors: [..., nodes]; -1 is the root."""
+    """Return the flagged nodes whose ancestors are all flagged: [..., nodes]; parent -1 is the root."""
     for _ in range(flags.shape[-1].bit_length()):  # each step doubles the ancestors covered
         root, above = parents < 0, parents.clamp_min(0)
         flags = flags & (root | flags.gather(-1, above))
@@ -228,20 +228,20 @@ def without_gaps(flags: Tensor, parents: Tensor) -> Tensor:
 
 
 def _held(p: Tensor, q: Tensor, tokens: Tensor, uniforms: Tensor) -> Tensor:
-    """Return min(1, p(x)/q(x)) > u, without the division, for one token of each row."""
+    """Return min(1, p(x)/q(x)) > u for one token of each row, without dividing."""
     px, qx = (rows.gather(-1, tokens[:, None])[:, 0] for rows in (p, q))
     return uniforms * _chance(qx) < px
 
 
 def _chance(qx: Tensor) -> Tensor:
-    """Return q(x), or 1 for a token that was not drawn: it is a point mass."""
+    """Return q(x), or 1 for a token that was not sampled: it is a point mass."""
     return torch.where(qx > 0, qx, 1.0)
 
 
 def _after_rejection(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Return p and q [k, V] for the next sibling, after ``tokens`` [k] were rejected.
 
-    p becomes normalise(max(p - q, 0)), q loses the token. A point mass leaves p without the token.
+    p becomes normalise(max(p - q, 0)) and q loses the token. After a point mass, p only loses the token.
     """
     at = torch.arange(len(tokens), device=p.device)
     drawn = (q[at, tokens] > 0)[:, None]
@@ -249,7 +249,7 @@ def _after_rejection(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tens
     rest[at, tokens] = 0.0
     q = q.clone()
     q[at, tokens] = 0.0
-    # a rejection with nothing left can only come from rounding: p and q were equal
+    # only rounding can reject with nothing left: p and q were equal
     return _normalised(rest, p), _normalised(q, q)
 
 
@@ -261,7 +261,7 @@ def _normalised(rows: Tensor, otherwise: Tensor) -> Tensor:
 def remaining(
     p: Tensor, tokens: Tensor, shape: Shape, q: Tensor | None, path: Sequence[int]
 ) -> Tensor:
-    """Return the distribution of the token after ``path``: p without its rejected children's share."""
+    """Return the distribution of the token after ``path``: p without the share of its rejected children."""
     row = path[-1] + 1 if path else 0
     left = shape.children[row]
     if not left:
@@ -277,7 +277,7 @@ def remaining(
 
 
 def residual(p: Tensor, token: int, q: Tensor | None) -> Tensor:
-    """Return the distribution after a rejection: normalise(max(p - q, 0)), or p without a point mass."""
+    """Return the distribution after a rejection: normalise(max(p - q, 0)), or p without the point mass."""
     if q is None or not q[token] > 0:
         return _without(p, token)
     return _normalised((p - q).clamp_min(0.0), p)
@@ -292,12 +292,12 @@ def _without(p: Tensor, tokens: int | Tensor) -> Tensor:
 def lossless_chain(
     p: Tensor, tokens: Tensor, q: Tensor | None, uniforms: Tensor
 ) -> tuple[int, Tensor]:
-    """Count the tokens of a chain that are kept, and return the next token's distribution."""
+    """Return how many tokens of a chain are kept, and the next token's distribution."""
     shape = shape_of(None, len(tokens), p.device)
     path = walk(lossless_nodes(p, tokens, shape, q, uniforms), shape)
     return len(path), remaining(p, tokens, shape, q, path)
 
 
 def matching_nodes(best: Tensor, tokens: Tensor, shape: Shape) -> Tensor:
-    """Return which nodes are the target's own greedy choice; ``best`` is [nodes + 1]."""
+    """Return which nodes are the target's greedy choice; ``best`` is [nodes + 1]."""
     return best[shape.rows] == tokens

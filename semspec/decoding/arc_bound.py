@@ -1,7 +1,7 @@
-"""ARC-Decode's arithmetic: pure, vectorised tensor functions, for the loop and serving engines alike.
+"""ARC-Decode's arithmetic: pure, vectorised tensor functions, for the loop and serving engines.
 
 "ARC-Decode: Risk-Bounded Acceptance for Sampling-Based Speculative Decoding"; equation numbers are the
-paper's. Nothing here depends on a model: embeddings, probabilities and constants are given.
+paper's. Nothing here depends on a model: embeddings, probabilities and constants are arguments.
 Divergences are in nats, so the largest possible one is ln 2.
 """
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from semspec.deferred import Tensor, torch
 
-CLAMP = 1e-10  # epsilon of the paper's clamp: the least value a probability is taken as
-LARGEST_JS = math.log(2)  # no Jensen-Shannon divergence is larger
-RARE = 1e-3  # a token below this probability counts as rare in figures
+CLAMP = 1e-10  # epsilon of the paper's clamp: lower probabilities count as this
+LARGEST_JS = math.log(2)  # the largest Jensen-Shannon divergence
+RARE = 1e-3  # figures count tokens below this probability as rare
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The factors of the two bounds and the budget of U: for all nodes, or [n] for each (buckets)."""
+    """The factors of the two bounds and the budget of U: one for all nodes, or [n] per node (buckets)."""
 
     c_s: float | Tensor  # c_s' of eq. 10
     alpha_kappa: float | Tensor  # alpha * kappa of eq. 13
@@ -27,20 +27,20 @@ class Constants:
 
 
 class Moments:
-    """Mean and deviation of each dimension of a table whose parts are added one after another."""
+    """Running mean and standard deviation of each dimension of a table, added in parts."""
 
     def __init__(self) -> None:
         self.count = 0
         self.mean = self.square = torch.zeros(())
 
     def add(self, rows: Tensor) -> None:
-        """Add ``rows`` [n, d]; sums are in float64, for tables of 150k rows."""
+        """Add ``rows`` [n, d]; sums are in float64 because tables have up to 150k rows."""
         part, own = rows.double(), len(rows)
         if not own:
             return
         mean = part.mean(0)
         gap, total = mean - self.mean, self.count + own
-        # Chan, Golub, LeVeque 1979: avoids the difference of two large numbers
+        # Chan, Golub, LeVeque 1979: avoids subtracting two large numbers
         self.square = self.square + ((part - mean) ** 2).sum(0) + gap**2 * self.count * own / total
         self.mean = self.mean + gap * own / total
         self.count = total
@@ -63,8 +63,8 @@ def distance(drafted: Tensor, likeliest: Tensor) -> Tensor:
 def margin(p_likeliest: Tensor, p_drafted: Tensor, clamp: float = CLAMP) -> Tensor:
     """Return log p~(t_m) - log p~(t_d) of probabilities after the logits processor (eq. 11).
 
-    A drafted token whose probability is NaN counts as having none. Without a likeliest token (a row of
-    zeros or NaN) there is no margin either: NaN, which ``bounds`` makes infinite.
+    A drafted token with probability NaN counts as 0. Without a likeliest token (a row of zeros or NaN) the margin
+    is NaN, which ``bounds`` makes infinite.
     """
     low = p_drafted.nan_to_num(nan=0.0).clamp_min(clamp)
     high = torch.where(p_likeliest > 0, p_likeliest.clamp_min(clamp), math.nan)
@@ -80,7 +80,7 @@ def bounds(distances: Tensor, margins: Tensor, by: Constants) -> Tensor:
 
 def lts(u: Tensor, tau: float | Tensor) -> Tensor:
     """Return the local tolerance score, 1 - U / tau (eq. 15)."""
-    # NaN can only be 0 / 0: the tokens do not differ, and no difference is allowed
+    # NaN can only be 0 / 0: the tokens are equal, and no difference is allowed
     return (1 - u / tau).nan_to_num(nan=1.0, posinf=math.inf, neginf=-math.inf)
 
 
@@ -94,12 +94,12 @@ def loose_nodes(
     keep_excluded: bool = False,
     floor: float = 0.0,
 ) -> Tensor:
-    """Return which nodes the bound keeps: bool, of any shape that the arguments share.
+    """Return which nodes the bound keeps: bool, in the arguments' common shape.
 
-    A token of probability 0, excluded by temperature, top-k, top-p or min-p, is not kept; the paper's
-    formula takes its probability as ``CLAMP`` and may keep it: ``keep_excluded``. Ours: none below ``floor``
-    is kept either. ``ends`` marks nodes where only one of the two tokens ends the text: there is no next
-    step to compare, so the bound does not apply.
+    A token of probability 0 (excluded by temperature, top-k, top-p or min-p) is not kept. The paper's formula
+    counts its probability as ``CLAMP`` and may keep it; ``keep_excluded`` does so too. ``floor`` is ours: tokens
+    below it are not kept either. ``ends`` marks nodes where only one of the two tokens ends the text: there is
+    no next step to compare, so the bound does not apply.
     """
     u = bounds(distances, margin(p_likeliest, p_drafted), by).masked_fill(ends, math.inf)
     loose = lts(u, by.tau) >= theta
@@ -111,7 +111,7 @@ def loose_nodes(
 def sides(
     distances: Tensor, p_likeliest: Tensor, p_drafted: Tensor, by: Constants, theta: float
 ) -> tuple[Tensor, Tensor]:
-    """Return which nodes U_emb alone would keep, and which U_logit alone would: together, those of U."""
+    """Return which nodes U_emb alone would keep, and which U_logit alone would; their union is what U keeps."""
     u_logit = by.alpha_kappa * margin(p_likeliest, p_drafted).square()
     first, second = (u.nan_to_num(nan=math.inf) for u in (by.c_s * distances, u_logit))
     return lts(first, by.tau) >= theta, lts(second, by.tau) >= theta
@@ -126,10 +126,10 @@ def normalised_entropy(p: Tensor) -> Tensor:
 
 
 def next_step_js(first: Tensor, second: Tensor, top: int, smoothing: float) -> Tensor:
-    """Return the JS of two next-step distributions (eq. 5), rows [..., V], as in algorithm 1.
+    """Return the JS divergence of two next-step distributions (eq. 5), rows [..., V], as in algorithm 1.
 
-    Restricted to the union of both rows' ``top`` likeliest tokens, smoothed by mu = ``smoothing`` on
-    that union, and renormalised (A.1).
+    Both are restricted to the union of their ``top`` likeliest tokens, smoothed there by mu = ``smoothing``, and
+    renormalised (A.1).
     """
     count = min(top, first.shape[-1])
     union = torch.zeros_like(first, dtype=torch.bool)

@@ -1,8 +1,8 @@
-"""How likely drafted tokens are to be kept, by what is known of them before the target reads them.
+"""Estimate how likely drafted tokens are to be accepted, from what is known before the target reads them.
 
-Counts of what was kept, by a *signal*: where a token was taken from, how good its drafter thinks it is, how
-deep in the draft it is, and how the draft before went. A signal that was seldom met is judged by the
-counts of its first parts (shrinkage): a long match by all long matches, these by all matches.
+Tokens are counted by a *signal*: the token's source, its drafter's own confidence, its depth in the draft, and
+how the last draft went. A rare signal is shrunk towards the counts of its prefixes: a long match towards all
+long matches, and these towards all matches.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from semspec.decoding.costs import bin_of
 
 Signal: TypeAlias = tuple[str, ...]
 
-MEMORY = 300  # drafted tokens of one signal: of more, the older ones fade
-WEIGHT = 6.0  # how many tokens of a signal count as much as what its first parts say
-FIRST = 0.5  # the chance of a token of which nothing is known
-REFRESH = 8  # rounds after which chances are worked out anew
+MEMORY = 300  # drafted tokens counted per signal; beyond that, older ones fade
+WEIGHT = 6.0  # prior weight of a signal's prefix, in tokens
+FIRST = 0.5  # chance of a token while nothing is known
+REFRESH = 8  # rounds between updates of the chances
 EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995)
 
 
 def likely(probability: float) -> str:
-    """Return the word of a signal for a drafter's own probability."""
+    """Return the part of a signal that stands for a drafter's own probability."""
     return f"q{bisect_right(EDGES, probability)}"
 
 
@@ -33,12 +33,12 @@ _MIDDLES = {
 
 
 def deep(depth: int) -> str:
-    """Return the word of a signal for a depth, from 1 on."""
+    """Return the part of a signal that stands for a depth, from 1."""
     return str(bin_of(depth))
 
 
 class Beliefs:
-    """Chances by signal, from counts."""
+    """Acceptance chances by signal, from counts."""
 
     def __init__(self, first: float = FIRST) -> None:
         self.first = first
@@ -47,7 +47,7 @@ class Beliefs:
         self._rounds = 0
 
     def chance(self, signal: Signal) -> float:
-        """Return the chance that a token of this signal is kept if those before it are."""
+        """Return the chance that a token with this signal is kept if those before it are."""
         known = self._chances.get(signal)
         if known is None:
             known = self._chances[signal] = self._chance(signal)
@@ -59,21 +59,21 @@ class Beliefs:
         return self.counts.get((), (0.0, 0.0))[0] > 0
 
     def tried(self, signal: Signal) -> float:
-        """Return how many tokens of this signal were counted."""
+        """Return how many tokens with this signal were counted."""
         return self.counts.get(signal, (0.0, 0.0))[1]
 
     def _chance(self, signal: Signal) -> float:
         kept, tried = self.counts.get(signal, (0.0, 0.0))
         if not signal:
             return (kept + WEIGHT * self.first) / (tried + WEIGHT)
-        # a model's own probability is a better guess than that of all its tokens
+        # a model's own probability is a better guess than the average over its tokens
         above = _MIDDLES.get(signal[-1])
         if above is None:
             above = self._chance(signal[:-1])
         return (kept + WEIGHT * above) / (tried + WEIGHT)
 
     def learn(self, tried: Iterable[tuple[Signal, bool]]) -> None:
-        """Count what became of the tokens of one round."""
+        """Count which tokens of one round were kept."""
         for signal, kept in tried:
             for length in range(len(signal) + 1):
                 counts = self.counts.setdefault(signal[:length], [0.0, 0.0])
@@ -94,7 +94,7 @@ class Beliefs:
 
     @classmethod
     def of(cls, told: Sequence[Sequence[Any]], first: float = FIRST) -> Beliefs:
-        """Make beliefs of what ``told`` returned; raise ValueError or TypeError if it is something else."""
+        """Rebuild beliefs from ``told``; raise ValueError or TypeError if it is something else."""
         made = cls(first)
         for signal, kept, tried in told:
             made.counts[tuple(map(str, signal))] = [float(kept), float(tried)]

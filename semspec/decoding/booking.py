@@ -1,4 +1,4 @@
-"""Accounts of what the parts of a round cost: passes and tokens by model, seconds by purpose.
+"""Book the costs of a round's parts: passes and tokens by model, seconds by purpose.
 
 No clock is read here. Engines stamp their answers with seconds, and the driver stamps drafts with the
 drafter's own work (``driver.Timed``).
@@ -48,7 +48,7 @@ def drafted(plan: Plan[Draft], done: Round) -> Plan[Draft]:
         passes += answer.seconds if query.passes else 0.0
 
     draft = yield from booked(plan, part, count)
-    # a draft made ahead is judged in a later round than the one in which it is booked
+    # a draft made ahead is booked in one round and judged in a later one
     draft.seconds = part.seconds["draft"] = draft.seconds + part.seconds.get("draft", 0.0)
     draft.passes = passes
     add(part, done)
@@ -56,7 +56,7 @@ def drafted(plan: Plan[Draft], done: Round) -> Plan[Draft]:
 
 
 def add(part: Round, done: Round, purpose: Purpose | None = None) -> None:
-    """Add the costs of a part of a round to the round; all its seconds as ``purpose``, if given."""
+    """Add the costs of a part to its round; book all its seconds as ``purpose``, if given."""
     for name in ("passes", "fed", "cached"):
         sums = getattr(done, name)
         for role, count in getattr(part, name).items():

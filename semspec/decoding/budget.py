@@ -1,15 +1,14 @@
-"""A budget for every round, by expected gain: whether to draft, how many tokens, and which nodes of a tree.
+"""Choose a budget for every round by expected gain: whether to draft, how many tokens, and which nodes of a tree.
 
-A token that is kept is worth the time that a token takes at present, and costs what it adds to the target's
-pass. Before a draft is made, its length is chosen by the chances of its depths (``_best``). After it is
-made, and before anything random is drawn for the verdict, those of its nodes stay whose chance of being
-kept is worth their place (``_chosen``), where they are point masses: what a drafter looked up, or the
-likeliest nodes of a tree. Their choice depends on the text and on earlier rounds alone, and a lossless rule
-keeps the target's law whatever point masses it is given.
+A kept token is worth the current time per token, and costs what it adds to the target's pass. Before a draft
+is made, its length is chosen by the acceptance rates at each depth (``_best``). After it is made, and before
+anything random is drawn for the verdict, nodes that are not worth their place are dropped (``_chosen``), if
+they are point masses: a lookup's tokens or the likeliest nodes of a tree. The choice depends only on the text
+and on earlier rounds, and a lossless rule keeps the target's distribution for any point masses.
 
-Drafts that were *drawn* are left as they are: their length is fixed before. To drop a drawn token because
-that very token looks unlikely would leave a selection that is no sample of q any more
-(``tests/statistical/test_budget_laws.py`` shows what becomes of the law then).
+*Sampled* drafts are left as they are: their length is fixed before. Dropping a sampled token because it looks
+unlikely would leave a selection that is no longer a sample of q (``tests/statistical/test_budget_laws.py``
+shows the bias).
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from semspec.decoding.trim import first_path, keep_nodes, shorten
 from semspec.types import Draft, Turns
 
 FOREVER = 1 << 30  # tokens: the rest of a problem
-ROUGHLY = 5.0  # times what may be lost: reading along is not known to cost more
-STRIDE = 8  # tokens at most before a drafter is asked again whose draft was not worth a pass
-SHADOWED = 8  # tokens at most that are written in a row to see what a draft that was not sent would have brought
-SLEEPS = 8  # tokens in a row after which a drafter has much to read
-FIRST_TREES = 3.0  # trees that are read before a tree is held against a chain by what they brought
-WAIT = 32  # tokens at most between the first tries of a model whose drafts may pay
-DEAR = 6.0  # plain tokens: a draft that is expected to lose more is not tried for its promise
-SLOWER = 0.98  # of what all problems thought of the worth of asking, at each new answer
+ROUGHLY = 5.0  # times EXPLORE: tolerance for the predicted cost of reading along where the clock will correct it
+STRIDE = 8  # most tokens before asking again a drafter whose draft was not worth a pass
+SHADOWED = 8  # most tokens written in a row to see what an unsent draft would have brought
+SLEEPS = 8  # tokens in a row after which a drafter has much to catch up on
+FIRST_TREES = 3.0  # trees to read before trees and chains are compared by what they brought
+WAIT = 32  # most tokens between the first tries of a promising model
+DEAR = 6.0  # plain tokens: a draft with a larger expected loss is not tried for its promise
+SLOWER = 0.98  # like ``economy.NET``, in the estimate that all problems share
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """A length of a draft, and what is expected of it."""
+    """A draft length with its expected outcome."""
 
     units: int  # tokens of a chain, levels of a tree
     chain: bool
     rate: float = 0.0  # tokens in the time of a plain one
     loss: float = 0.0  # plain tokens
-    hope: float = 0.0  # drafted tokens that are kept
+    hope: float = 0.0  # expected number of kept draft tokens
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,13 +54,13 @@ class Adaptive(Hindsight):
 
     cap: int = 1
     turns: Turns | None = field(default=None, init=False)
-    net: float = field(default=0.0, init=False)  # as in ``Economy``, of this problem
+    net: float = field(default=0.0, init=False)  # as in ``Economy``, for this problem
     _alone: int = field(default=1, init=False)
-    _vain: int = field(default=0, init=False)  # tokens written alone after the last vain draft
+    _vain: int = field(default=0, init=False)  # tokens written alone after the last useless draft
 
     @property
     def onward(self) -> bool:
-        """True in a crowd in which all write: its rows follow one another, and only the clock of a whole round counts."""
+        """True where all problems of a crowd write: rows follow one another, and only a whole round's clock time counts."""
         return not self._asked and self._ledger.crowded and self._alone >= SLEEPS
 
     def __post_init__(self) -> None:
@@ -76,7 +75,7 @@ class Adaptive(Hindsight):
         if not self.economy.token:  # nothing was measured yet
             self._asked = self.longest
         elif row := self._ledger.row():
-            # nobody reads along: that would cost something
+            # nobody reads along, since that would add to the cost
             self._alone, self.resting = row, row > 1
             self._go_on_resting(row)
         elif self._ledger.crowded:
@@ -86,14 +85,14 @@ class Adaptive(Hindsight):
         return self._asked
 
     def _begin(self) -> None:
-        """Forget what was decided in the round before."""
+        """Reset the decisions of the previous round."""
         self.resting, self.chain, self._alone = False, False, 1
         self._asked, self._proposal = 0, None
         self._hope = self._missed = 0.0
         self._settle()
 
     def _decide_alone(self) -> None:
-        """Draft as much as pays, if that can be afforded."""
+        """Draft the length that pays best, if its loss can be afforded."""
         if self.copies:
             self._decide(self.longest, -self.net)
         else:
@@ -101,7 +100,7 @@ class Adaptive(Hindsight):
             self._decide(best, loss)
 
     def _decide(self, units: int, loss: float) -> None:
-        """Ask for so many units if what they are expected to lose can be afforded; else let the target write on."""
+        """Ask for ``units`` if their expected loss can be afforded; otherwise let the target write on."""
         ledger, wakes = self._ledger, not self.copies
         missed = self._missing()
         if ledger.affords(loss, wakes, missed, anyway=wakes and self._due(loss)):
@@ -110,16 +109,16 @@ class Adaptive(Hindsight):
             self._rest(max(loss, 0.0) + missed + (ledger.waking if wakes else 0.0))
 
     def _missing(self, more: int = 0) -> float:
-        """Return what it costs that the target reads again what its drafter has missed, and ``more`` tokens.
+        """Return the cost of the target's pass over what the drafter has missed, plus ``more`` tokens.
 
-        A drafter that looks things up asks for it in a pass before its draft. The prompt is read in any case.
+        A lookup drafter asks for this pass before its draft. The prompt is read in any case.
         """
         unseen = self._unseen + more
         self.economy.missed = price = self._recalling(unseen) if unseen else 0.0
         return price
 
     def _go_on_resting(self, row: int) -> None:
-        """Make one row of two, where a drafter that looks things up cannot be asked behind the first one."""
+        """Merge two rows where a lookup drafter could not be afforded after the first one."""
         if self.copies and self.watches and row > 1:
             missed, loss = self._missing(row), -self.net
             if not self.economy.may_lose(loss, missed):
@@ -127,21 +126,21 @@ class Adaptive(Hindsight):
                 self.resting = True
 
     def _due(self, loss: float) -> bool:
-        """Tell whether a draft is to be tried that is expected to lose so much, though that cannot be afforded.
+        """Return whether to try a draft although its expected loss cannot be afforded.
 
-        A few first drafts that fail say little of a model that looked promising: it is tried ``TRIES`` times, ``WAIT``
-        tokens apart.
+        A few failed first drafts say little about a promising model: it is tried ``TRIES`` times, ``WAIT`` tokens
+        apart.
         """
         return self._untried and loss <= DEAR and self._unread >= WAIT
 
     @property
     def _untried(self) -> bool:
-        """True where a model's drafts were promising, and the target has read but a few of them."""
+        """True if a model looked promising and the target has read only a few of its drafts."""
         economy = self.economy
         return economy.promising and economy.tries < TRIES and not self._ledger.crowded
 
     def _decide_together(self) -> None:
-        """Draft where all do that are under way, else write as they do."""
+        """Draft if all running problems do; otherwise write as they do."""
         ledger, wakes = self._ledger, not self.copies
         if row := ledger.together():
             self._alone, self.resting = row, self.watches and ledger.tried
@@ -153,9 +152,9 @@ class Adaptive(Hindsight):
         ledger.wake(wakes)
 
     def _best(self) -> tuple[int, float, bool]:
-        """Return the length with the best rate of tokens, what it is expected to lose (plain tokens), and its shape.
+        """Return the length with the best token rate, its expected loss in plain tokens, and whether it is a chain.
 
-        A drafter that grows trees may draft a chain in a tree's place (True), which is cheaper to make and to read.
+        A tree drafter may draft a chain instead, which is cheaper to make and to read.
         """
         found = self._best_length(self.longest, chain=False)
         if self.longest_chain:
@@ -165,7 +164,7 @@ class Adaptive(Hindsight):
         return found.units, found.loss, found.chain
 
     def _best_length(self, longest: int, chain: bool) -> Length:
-        """Return the length of a tree or a chain with the best rate of tokens."""
+        """Return the length of a tree or a chain with the best token rate."""
         mood, rate = self._mood, 0.0
         best, reached, hope = (1, 0.0, 0.0), 1.0, 0.0
         for length in range(1, longest + 1):
@@ -178,10 +177,10 @@ class Adaptive(Hindsight):
         return Length(units, chain, rate, loss, hoped)
 
     def _shape(self, tree: Length, chain: Length) -> Length:
-        """Return the better of a tree and a chain in its place.
+        """Return the better one of a tree and a chain.
 
-        Of a tree nothing is known before a few were read. A chain that pays comes first; a tree is tried in its place
-        where it would be better if all its levels were right, and what it may lose can be afforded.
+        Until a few trees were read, a chain that pays comes first. A tree is tried instead if it would be better with all
+        its levels right, and its expected loss can be afforded.
         """
         economy = self.economy
         if economy.trees >= FIRST_TREES:
@@ -193,7 +192,7 @@ class Adaptive(Hindsight):
         return tree if could > chain.rate and economy.may_lose(tree.loss) else chain
 
     def _rest(self, loss: float, least: int = 1) -> None:
-        """Let the target write on, until such a loss can be afforded again; so many tokens at least."""
+        """Let the target write at least ``least`` tokens, until this loss can be afforded again."""
         economy = self.economy
         pause = economy.pause(loss)
         if self._untried:
@@ -207,16 +206,16 @@ class Adaptive(Hindsight):
             reading_along = economy.writing(tokens, watched=True) - economy.writing(tokens)
             catching_up = self._recalling(tokens)
             self.resting = catching_up < reading_along
-            # what reading along has really cost is counted, where it can be
+            # where the clock counts the real cost of reading along, be more tolerant
             limit = EXPLORE * (ROUGHLY if self._ledger.timed else 1)
             dear = pause > 1 and min(reading_along, catching_up) > limit * tokens
         if dear and not self._untried:
             self._alone, self.resting = (LOOK if economy.costs.load else FOREVER), True
 
     def _stride(self) -> int:
-        """Return how many tokens to write before a drafter that looks things up is asked again.
+        """Return how many tokens to write before a lookup drafter is asked again.
 
-        Each question costs ``extra``; each token by which a copy begins later costs what a copied token saves.
+        Each question costs ``extra``; each token of delay costs what one copied token saves.
         """
         economy = self.economy
         extra = self._price("write", 1) - 1 + economy.asking(self._asked)
@@ -238,7 +237,7 @@ class Adaptive(Hindsight):
     def asked(self, units: int, seconds: float, passes: float = 0.0) -> None:
         self._settle()
         predicted = self._asking(units, self.chain)
-        # who looks things up asks for what it has missed alone, which has a price of its own
+        # a lookup drafter's passes only read what it has missed, which has its own price
         reading = passes if self.copies else 0.0
         self._ledger.asked(CHAIN if self.chain else ASK, units, seconds, predicted, reading)
 
@@ -252,30 +251,30 @@ class Adaptive(Hindsight):
         self._proposal = proposal = self._proposed(draft)
         if self.chain:
             return
-        if not self.cuts or draft.probs is not None:  # drawn, if not by every draft of its drafter
+        if not self.cuts or draft.probs is not None:  # sampled drafts are not cut
             if draft.parents is not None:
                 self._sent(len(draft.tokens))
             return
         nodes, hope, price, is_chain = self._weighed(proposal.parents, proposal.signals)
         if not self._found(self._mood * hope, price, nodes):
             nodes, hope = [], 0.0
-            if self._due(0.0):  # only what the target reads is a try
+            if self._due(0.0):  # a try only counts if the target reads it
                 nodes, is_chain = first_path(proposal.parents), True
                 self._vain, self._alone = 0, 1
         proposal.sent = frozenset(nodes)
         self._hope = hope
-        if not self.copies:  # of a tree of which nothing is sent no size is learned
+        if not self.copies:  # an unsent tree counts with the average size
             self._sent(len(nodes) or self.economy.nodes * self._asked)
         _keep(draft, nodes, is_chain)
 
     def _sent(self, nodes: float) -> None:
-        """Note how many nodes of a tree of so many levels are read: always about as many, if it is not cut."""
-        if self.economy.trees < TREES:  # each one tells much of what the next would cost
+        """Note how many nodes of a tree are read; without cuts, the number hardly varies."""
+        if self.economy.trees < TREES:  # each of the first trees changes the price of the next
             self._prices.clear()
         self.economy.sent(nodes / max(self._asked, 1))
 
     def _found(self, gain: float, price: float, nodes: Sequence[int] = ()) -> bool:
-        """Tell whether what was found is sent, or none of it, and note what it was worth to have asked."""
+        """Return whether the draft is sent at all, and note what asking for it was worth."""
         economy, lone = self.economy, self._price("write", 1)
         without = lone if self.net > 0 or not self.copies else 1.0
         sends = bool(nodes) and economy.rate * gain - price > -without
@@ -284,25 +283,25 @@ class Adaptive(Hindsight):
             self.net = NET * self.net + (1 - NET) * worth
             economy.net = SLOWER * economy.net + (1 - SLOWER) * worth
             if not sends and self.net <= 0 and not self._ledger.crowded:
-                # where copies save time, each token by which one begins later is dear
+                # where copies save time, every token of delay is expensive
                 self._rest(-self.net, self._shadowed() if economy.rate > CLOSE else 1)
             elif not sends:
                 self._alone = self._stride()
             economy.looked(bool(sends), self._alone)
         elif sends:
             self._vain = 0
-        else:  # it was made for nothing, and the next one may be as well
+        else:  # made for nothing; the next one may be too
             self._vain = self._alone = min(2 * max(self._vain, 1), STRIDE)
             self._ledger.asleep |= self._alone >= SLEEPS
         return sends
 
     def _shadowed(self) -> int:
-        """Return how many tokens to write behind a draft that is not sent: it is held against them, and no pass is paid for it."""
+        """Return how many tokens to write after an unsent draft, to compare it with them without paying for a pass."""
         return min(len(self._proposal.tokens), SHADOWED) if self._proposal else self._stride()
 
 
 def _keep(draft: Draft, nodes: Sequence[int], is_chain: bool) -> None:
-    """Leave these nodes of a draft, given in ascending order; as a chain where they are one."""
+    """Keep only ``nodes``, given in ascending order; store them as a chain if they are one."""
     if draft.parents is None:
         shorten(draft, len(nodes))
     elif len(nodes) < len(draft.tokens):

@@ -1,11 +1,11 @@
-"""A budget for copies beside a model: in every round the source drafts that is expected to save the most time.
+"""The budget for lookups ("copies") beside a draft model: each round, the source that should save the most time drafts.
 
-Each source has a pace of its own, with the lengths, costs and chances that it has alone. They share what one
-problem has only once: the account, the price of a plain token, and what a gained token is worth at present.
+Each source has a pace of its own, with its own lengths, costs and chances. They share the problem's account, the price
+of a plain token, and the current worth of a gained token.
 
-Looking up costs next to nothing, so it comes first; ``model`` then compares what was found with what the model is
-expected to bring, before the model draws anything. So the choice goes by the text and by earlier rounds alone, and a
-lossless rule keeps the target's law.
+A lookup costs next to nothing, so it comes first. ``model`` then compares what was found with what the model should
+bring, before the model draws anything. So the choice depends only on the text and earlier rounds, and a lossless
+rule keeps the target's distribution.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from semspec.decoding.costs import ASK
 from semspec.decoding.economy import Economy
 from semspec.types import Draft, Room, Round, Turns
 
-SUFFIX = " copies"  # behind the name of whoever drafts: the copies' own costs and chances
+SUFFIX = " copies"  # added to a drafter's name for the costs and chances of its copies
 
 
 @dataclass(slots=True)
 class Lookups(Economy):
-    """What is known of copies that stand beside a model: costs, chances and what they may lose; the time is the model's."""
+    """The economy of copies beside a model: their own costs, chances and bank, but the model's time."""
 
     account: Economy | None = None
 
     def beside(self, account: Economy) -> Lookups:
-        """Return this state with the account of a problem's model."""
+        """Set the economy of the problem's model, and return this one."""
         self.account = account
         return self
 
@@ -45,27 +45,27 @@ class Lookups(Economy):
 
 @dataclass(slots=True, kw_only=True)
 class Copies(Adaptive):
-    """The pace of what is looked up beside a model."""
+    """The pace of lookups beside a model."""
 
     copies: bool = True
     cuts: bool = True
 
     def _rest(self, loss: float, least: int = 1) -> None:
-        """Let the target write on; whether the model reads along meanwhile is the model's to say."""
+        """Let the target write on; the model's own pace decides whether it reads along."""
         self._alone = tokens = max(self.economy.pause(loss), least)
         self._ledger.asleep |= tokens >= SLEEPS and not self.watches
 
 
 @dataclass(slots=True, kw_only=True)
 class Beside(Adaptive):
-    """The pace of a model, as if it were alone, with copies that may draft in its place."""
+    """The pace of a draft model in whose place copies may draft."""
 
     copying: Copies
     turns: Turns | None = field(default=None, init=False)
     _draws: bool = field(default=False, init=False)  # the model drafts in this round
-    _loss: float = field(default=0.0, init=False)  # that is expected of its draft
+    _loss: float = field(default=0.0, init=False)  # expected loss of its draft
     _waits: int = field(default=0, init=False)  # tokens until its draft can be afforded again ...
-    _rests: bool = field(default=False, init=False)  # ... for which it does not read along
+    _rests: bool = field(default=False, init=False)  # ... during which it does not read along
 
     def __post_init__(self) -> None:
         Adaptive.__post_init__(self)
@@ -82,13 +82,13 @@ class Beside(Adaptive):
         self.copying._settle()
 
     def units(self) -> int:
-        """Return how much may be copied; ``model`` says how much the model drafts in its place."""
+        """Return how much to copy at most; ``model`` decides how much the model drafts instead."""
         copying = self.copying
         copying._begin()
         self._ledger.turn(self.economy)
         self._draws, self._loss = False, 0.0
         if copying.watches != (along := self.watches and not self._rests):
-            copying.watches = along  # as long as the model rests, nobody reads along
+            copying.watches = along  # nobody reads along while the model rests
             copying._prices.clear()
         Adaptive.units(self)
         self.resting |= self._rests
@@ -104,7 +104,7 @@ class Beside(Adaptive):
             self._asked, _, self.chain = self._best()
 
     def _decide_alone(self) -> None:
-        """Let the model draft, if a copy is not worth more; where it does not pay, look for copies alone, or for nothing."""
+        """Let the model draft unless a copy is worth more; if it does not pay, look only for copies, or for nothing."""
         ledger, copying = self._ledger, self.copying
         if not self._waits:
             ledger.asleep |= self._unread >= SLEEPS and not self.watches
@@ -123,7 +123,7 @@ class Beside(Adaptive):
             copying._rest(-copying.net)
             self._alone = min(copying._alone, self._waits)
 
-    # ---- when it is known what there is to copy --------------------------------------------------
+    # ---- after the lookup ------------------------------------------------------------------------
 
     def model(self, found: Draft, room: Room) -> Room | None:
         self._settle()
@@ -144,10 +144,11 @@ class Beside(Adaptive):
         return replace(room, units=self._asked, chain=self.chain)
 
     def _copies(self, found: Draft, proposal: Proposal | None) -> bool:
-        """Tell whether a copy saves more time than the model's draft."""
+        """Return whether the copy saves more time than the model's draft."""
         if proposal is None:
             return bool(found.tokens)
-        if self.watches and not self._ledger.rounds:  # the prompt is read once, and with its reads
+        # the one pass over the prompt has to serve the model
+        if self.watches and not self._ledger.rounds:
             return False
         copying, rate = self.copying, self.economy.rate
         nodes, hope, price, _ = copying._weighed(proposal.parents, proposal.signals)
@@ -189,7 +190,7 @@ class Beside(Adaptive):
         self._waits = max(self._waits - tokens, 0)
         self._rests &= self._waits > 0
         self._unread = 0 if self._draws else self._unread + tokens
-        copying.economy.went(0.0, tokens)  # what may be lost by copies grows with the text, too
+        copying.economy.went(0.0, tokens)  # the copies' bank grows with the text too
         source._look_back(done)
         if self._draws and copying._proposal is not None and self.exact:
             copying._learn(copying._proposal, done.tokens)

@@ -1,4 +1,4 @@
-"""Looking back at a round: what it is expected to have taken, and what became of its draft."""
+"""Look back at a round: its predicted time and the fate of its draft."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from semspec.decoding.ledger import Ledger
 from semspec.decoding.trim import depths, first_path, shared
 from semspec.types import Round
 
-REFRESH = 8  # rounds after which prices are looked up anew
-FAILED = 4.0  # tokens at most by which one draft may have disappointed: it failed in one place
-LATE = 0.995  # of what was kept and expected before, at each token
+REFRESH = 8  # rounds between lookups of prices
+FAILED = 4.0  # most tokens by which one draft may disappoint: it failed in one place
+LATE = 0.995  # weight of earlier kept and expected tokens, at each new token
 
 
 @dataclass(slots=True, kw_only=True)
 class Hindsight(Prospects):
     """Learns from the rounds of one problem."""
 
-    exact: bool = (
-        False  # the rule is lossless: what it would have kept shows in what the target wrote
-    )
+    # the rule is lossless: the target's own text shows what it would have kept
+    exact: bool = False
     resting: bool = field(default=False, init=False)
-    _asked: int = field(default=0, init=False)  # units, in this round
-    _hope: float = field(default=0.0, init=False)  # of this round's draft
-    # what a drafter that looks things up has missed behind the prompt: tokens, and what reading them costs this round
+    _asked: int = field(default=0, init=False)  # units asked for in this round
+    _hope: float = field(default=0.0, init=False)  # expected kept tokens of this round's draft
+    # tokens after the prompt that a lookup drafter has missed, and this round's cost of reading them
     _unseen: int = field(default=0, init=False)
     _missed: float = field(default=0.0, init=False)
     _proposal: Proposal | None = field(default=None, init=False)
-    _unread: int = field(default=0, init=False)  # tokens since the target read a draft last
+    _unread: int = field(default=0, init=False)  # tokens since the target last read a draft
     _ledger: Ledger = field(init=False)
 
     def over(self) -> None:
@@ -48,9 +47,9 @@ class Hindsight(Prospects):
         self._look_back(done)
 
     def _spent(self, done: Round) -> float:
-        """Return the plain tokens of time that a round is expected to have taken."""
+        """Return the predicted time of a round, in plain tokens."""
         economy, tokens = self.economy, done.tokens
-        # the first drafts are what their price is known by
+        # each of the first drafts changes the known price
         if economy.tries < TRIES or self._ledger.rounds % REFRESH == REFRESH - 1:
             self._prices.clear()
         spent = self._missed
@@ -63,9 +62,9 @@ class Hindsight(Prospects):
         return spent
 
     def _look_back(self, done: Round) -> None:
-        """Learn what became of a draft."""
+        """Learn from what was kept of a draft."""
         tokens = done.tokens
-        # answers that begin together begin alike: what becomes of their first drafts is one event, and not many
+        # answers that begin together begin alike: their first drafts are one event, not many
         if self._ledger.crowded and self._ledger.rounds == 1:
             return
         fades = LATE ** len(tokens)
@@ -79,7 +78,7 @@ class Hindsight(Prospects):
             self._learn(self._proposal, tokens)
 
     def _learn(self, proposal: Proposal, text: Sequence[int]) -> None:
-        """Hold the proposal against what came, as far as that can be known."""
+        """Compare the proposal with the text that came, as far as that tells anything."""
         children = defaultdict[int, list[int]](list)
         for node, parent in enumerate(proposal.parents):
             children[parent].append(node)
@@ -98,15 +97,15 @@ class Hindsight(Prospects):
             at, length = followed, length + 1
             reached += not proposal.sent or followed in proposal.sent
         if not self.copies and self.cuts and not self.chain:
-            # a tree: how deep it was right, whichever node it was
+            # a tree also counts how deep it was right, along whichever path
             deepest = max(depths(proposal.parents))
-            # of the nodes that were sent, whose number is what a tree is taken to cost
+            # only along nodes that were sent, since the cost of a tree is that of the nodes sent
             words = (("before", DEEP[d], self.heat) for d in range(min(reached + 1, deepest)))
             tried += [(signal, d < reached) for d, signal in enumerate(words)]
             if self.longest_chain and self.greedy:
                 tried += self._first_path(proposal, text)
         elif not self.cuts and tried and proposal.parents != range(-1, len(proposal.tokens) - 1):
-            # siblings are one level: it was right if any of them was
+            # a level was right if any of its siblings was
             levels = {signal: False for signal, _ in tried}
             for signal, same in tried:
                 levels[signal] |= same
@@ -116,7 +115,7 @@ class Hindsight(Prospects):
         self.heat = "2" if length and whole else "1" if length else "0"
 
     def _first_path(self, proposal: Proposal, text: Sequence[int]) -> Iterator[tuple[Signal, bool]]:
-        """Yield what would have become of a chain: a tree's first path."""
+        """Yield the fate that a chain would have had: the tree's first path."""
         path = [proposal.tokens[node] for node in first_path(proposal.parents)]
         right = shared(path, text)
         for depth in range(min(right + 1, len(path), len(text))):

@@ -1,7 +1,7 @@
-"""What a draft is expected to bring and to cost, by the text and earlier rounds alone.
+"""Predict what a draft brings and costs, from the text and earlier rounds alone.
 
-Chances come from what became of drafts like it (``decoding.beliefs``), prices from what passes have cost
-(``decoding.costs``). Both are known before a draft is made or judged, so that decisions can rest on them.
+Acceptance chances come from similar drafts (``decoding.beliefs``), prices from measured passes
+(``decoding.costs``). Both are known before a draft is made or judged, so decisions can rest on them.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from semspec.decoding.economy import Economy
 from semspec.decoding.trim import depths
 from semspec.types import Draft
 
-UNLIKELY = 0.002  # chance of a node below which no more nodes are looked at
-# tokens of chains in a tree's place, below which they are taken to be as right as the tree
+UNLIKELY = 0.002  # ignore nodes with a lower chance
+# until so many tokens of chains were tried in place of trees, chains count as no worse than trees
 UNTRIED = 48
-SLACK = 1.5  # tokens by which late drafts may have disappointed before that counts
-FAR = 512  # positions: prices are looked up anew at once where a text has grown by so many
+SLACK = 1.5  # tokens by which recent drafts may disappoint before that counts
+FAR = 512  # positions of growth after which prices are looked up anew
 DEEP = [deep(depth) for depth in range(1, 1025)]
 
 
 @dataclass(slots=True)
 class Proposal:
-    """A draft as its drafter made it, and what is known of its nodes."""
+    """A draft as its drafter made it, with the signals of its nodes."""
 
     tokens: list[int]
     parents: Sequence[int]
@@ -35,34 +35,34 @@ class Proposal:
 
 @dataclass(slots=True, kw_only=True)
 class Prospects:
-    """What is known of the drafts of one problem where tokens are the unit."""
+    """Predictions for the drafts of one problem where tokens are the unit."""
 
     economy: Economy
-    longest: int  # units of a draft at most: tokens of a chain, levels of a tree
-    longest_chain: int = 0  # of a drafter that grows trees: tokens of a chain in a tree's place
-    greedy: bool = False  # the target writes the likeliest tokens: a tree's first path is a chain
-    copies: bool = False  # the drafter looks up what is there, however long: only its match tells
-    cuts: bool = False  # its drafts are point masses
-    watches: bool = False  # it reads along while the target writes
-    recalls: bool = (
-        True  # what it has missed it reads before it drafts; False: the newest position alone
-    )
-    chain: bool = field(default=False, init=False)  # this round's draft is one in a tree's place
-    # how the draft before went: 0 none of it was kept, 2 all of it
+    longest: int  # most units of a draft: tokens of a chain, levels of a tree
+    longest_chain: int = 0  # most tokens of a chain that a tree drafter drafts in place of a tree
+    greedy: bool = False  # greedy sampling: a tree's first path is what its chain would be
+    copies: bool = False  # drafts are looked up, at any length: only the match tells their quality
+    cuts: bool = False  # drafts are point masses, and may be cut
+    watches: bool = False  # the drafter reads along while the target writes
+    # the drafter reads all it has missed before it drafts; False: only the newest position
+    recalls: bool = True
+    # this round's draft is a chain in place of a tree
+    chain: bool = field(default=False, init=False)
+    # how much of the last draft was kept: 0 none, 1 some, 2 all
     heat: str = field(default="1", init=False)
-    # tokens of late drafts that were kept, and that were expected to be: a text may be harder than others
+    # faded sums of kept and of expected draft tokens: this text may be harder than others
     _kept: float = field(default=0.0, init=False)
     _hoped: float = field(default=0.0, init=False)
     _prices: dict[tuple[str, int], float] = field(default_factory=dict, init=False)
-    _context: int | None = field(default=None, init=False)  # positions before the draft
-    # the number of problems under way and about the context for which these prices hold
+    _context: int | None = field(default=None, init=False)  # context length before the draft
+    # the load and the context step for which these prices hold
     _priced: tuple[int, int] = field(default=(0, 0), init=False)
 
     def behind(self, context: int) -> None:
         self._context = context
 
     def _settle(self) -> None:
-        """Have prices of this problem's context: other problems share the economy."""
+        """Set the shared economy's prices to this problem's context."""
         economy = self.economy
         if economy.context != self._context:
             economy.behind(self._context)
@@ -71,7 +71,7 @@ class Prospects:
             self._prices.clear()
 
     def _chance(self, depth: int, chain: bool) -> float:
-        """Return the chance that a draft goes on being right at a depth: a tree as often as its first path, at least."""
+        """Return the chance that a draft stays right at a depth; for a tree, at least that of its first path."""
         chance, deep = self.economy.beliefs.chance, DEEP[depth - 1]
         if chain:
             found = chance(("chain", deep, self.heat))
@@ -83,21 +83,21 @@ class Prospects:
         return found
 
     def _recalling(self, missed: int) -> float:
-        """Return what a pass costs in which a drafter reads what it has missed, with the last token of the text."""
+        """Return the cost of a pass over the last token and what the drafter has missed."""
         return self._price("read", 1 + (missed if self.recalls else min(missed, 1)))
 
     @property
     def _branches(self) -> bool:
-        """True if its drafts are trees."""
+        """True if the drafter grows trees."""
         return self.longest_chain > 0 or self.economy.trees > 0
 
     @property
     def _mood(self) -> float:
-        """Return by how much this text keeps less of late drafts than was expected: at most 1."""
+        """Return kept over expected tokens of recent drafts in this text, at most 1."""
         return min(1.0, (self._kept + SLACK) / (self._hoped + SLACK))
 
     def _cost(self, length: int, chain: bool) -> float:
-        """Return what a draft of this length costs, and its pass."""
+        """Return the cost of a draft of this length and of its verifying pass."""
         key = "chain" if chain else "draft", length
         if (known := self._prices.get(key)) is None:
             economy = self.economy
@@ -107,14 +107,14 @@ class Prospects:
         return known
 
     def _asking(self, units: int, chain: bool) -> float:
-        """Return what a draft costs by itself, looked up once in a few rounds."""
+        """Return the cost of making a draft, cached for a few rounds."""
         key = "ask chain" if chain else "ask", units
         if (known := self._prices.get(key)) is None:
             self._prices[key] = known = self.economy.asking(units, chain)
         return known
 
     def _price(self, kind: str, size: int) -> float:
-        """Return what a pass costs, looked up once in a few rounds."""
+        """Return the cost of a pass, cached for a few rounds."""
         if (known := self._prices.get((kind, size))) is None:
             economy = self.economy
             if kind == "write":
@@ -125,12 +125,12 @@ class Prospects:
         return known
 
     def _proposed(self, draft: Draft) -> Proposal:
-        """Return a draft with what is known of its nodes."""
+        """Return a draft with the signals of its nodes."""
         parents = draft.parents if draft.parents is not None else range(-1, len(draft.tokens) - 1)
         return Proposal(draft.tokens, parents, self._signals(draft, parents))
 
     def _signals(self, draft: Draft, parents: Sequence[int]) -> list[Signal]:
-        """Return what is known of each node."""
+        """Return the signal of each node."""
         if self.chain or not self.cuts:
             word = "chain" if self.chain else "before"
             words = [(word, DEEP[min(d, 1024) - 1], self.heat) for d in depths(parents)]
@@ -159,9 +159,9 @@ class Prospects:
     def _weighed(
         self, parents: Sequence[int], signals: Sequence[Signal]
     ) -> tuple[list[int], float, float, bool]:
-        """Return the nodes that are worth their place, how many of them are expected to be kept, and what their pass costs.
+        """Return the nodes worth their place, and the expected number kept, the cost of their pass, whether they are a chain.
 
-        At last whether they are a chain. The text's own mood is not in what is expected.
+        The expected number does not include the text's own ``_mood``.
         """
         chances: list[float] = []
         chance = self.economy.beliefs.chance
@@ -176,10 +176,10 @@ class Prospects:
         return sorted(nodes), sum(hopes[node] for node in nodes), price, is_chain
 
     def _chosen(self, parents: Sequence[int], chances: Sequence[float]) -> list[int]:
-        """Return the nodes that are worth their place, the likeliest first: parents before children.
+        """Return the nodes worth their place, the likeliest first, so parents come before children.
 
-        Of nodes in this order the first are taken, as many as gain the most; where they are a tree, the
-        likeliest path alone is looked at, too, since a chain is cheaper to read.
+        Take the number of likeliest nodes that gains the most. If these are a tree, also try the likeliest path
+        alone, since a chain is cheaper to read.
         """
         rate, alone = self.economy.rate, self._price("read", 1)
         order = sorted(range(len(chances)), key=lambda node: -chances[node])

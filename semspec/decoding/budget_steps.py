@@ -1,12 +1,12 @@
-"""The same budget where whole steps are the unit: how many to draft, and whether a looked-up step is worth reading.
+"""The budget where whole steps are the unit: how many to draft, and whether a looked-up step is worth reading.
 
-A rule for steps has the target write a rejected one anew; a rule for tokens keeps the tokens before the first
-that it rejects, and writes one itself. The first is counted in steps, the second in tokens.
+After a rejection, a rule for steps has the target write the step anew; a rule for tokens keeps the tokens before the
+rejected one and writes one itself. The first is counted in steps, the second in tokens.
 
-Of a draft model nothing is known at first, and a draft in vain costs as much as the target takes for a good part of a step. So the
-target writes the first step, which says how long steps are; then one problem tries a draft of about that length, whatever else is
-under way, until something of a draft has been kept. What tries in vain cost is counted for all problems and loads together; it is made
-up for by ``EXPLORE`` of what is written, and the next one waits until with it no more than ``FREE`` is left.
+At first nothing is known about a draft model, and a failed draft costs as much as the target needs for a good part of a
+step. So the target writes the first step, which shows how long steps are. Then one problem at a time tries drafts of
+about that length, until some draft is accepted. The cost of failed tries is summed over all problems and loads, minus
+``EXPLORE`` for each written token. The next try waits until the sum plus its own cost is at most ``FREE``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from semspec.decoding.experience import EXPLORE
 from semspec.decoding.trim import shorten
 from semspec.types import Draft, Round, Turns
 
-FADES = 0.9  # of the average length of a step, at each new one
-SHORTEST = 16  # tokens of a step that is tried, at least
-FREE = 40.0  # plain tokens that tries in vain may cost: four or five of a small model, two of one that is nearly as slow
+FADES = 0.9  # weight of the average step length at each new step
+SHORTEST = 16  # least tokens of a step that is tried
+# plain tokens that failed tries may cost: four or five tries of a small model, two of one nearly as slow as the target
+FREE = 40.0
 NOTHING = 1e-9
 
 
@@ -31,21 +32,21 @@ class AdaptiveSteps:
     """The pace of one problem where steps are the unit."""
 
     economy: Economy
-    longest: int  # steps of a draft at most
-    cap: int  # tokens in a step at most
-    copies: bool = False  # what it drafts was looked up: point masses
-    by_token: bool = False  # the rule keeps single tokens, and writes one itself
+    longest: int  # most steps of a draft
+    cap: int  # most tokens of a step
+    copies: bool = False  # drafts are looked up: point masses
+    by_token: bool = False  # the rule keeps single tokens and writes one itself
     resting: bool = field(default=False, init=False)
     chain: bool = field(default=False, init=False)
     gives_way: bool = field(default=False, init=False)
     turns: Turns | None = field(default=None, init=False)
-    # how the draft before went: 0 none of it was kept, 2 all of it
+    # how much of the last draft was kept: 0 none, 1 some, 2 all
     heat: str = field(default="1", init=False)
     _alone: int = field(default=1, init=False)
     _asked: int = field(default=0, init=False)
     _signal: Signal = field(default=(), init=False)
-    _context: int | None = field(default=None, init=False)  # positions before the draft
-    _since: float | None = field(default=None, init=False)  # when the round began, if that is known
+    _context: int | None = field(default=None, init=False)  # context length before the draft
+    _since: float | None = field(default=None, init=False)  # when the round began, if known
 
     @property
     def onward(self) -> bool:
@@ -70,7 +71,7 @@ class AdaptiveSteps:
         return self._asked
 
     def _decide(self) -> None:
-        """Draft as many steps as pay, if that can be afforded."""
+        """Draft the number of steps that pays best, if its loss can be afforded."""
         economy = self.economy
         best, most, loss = 1, 0.0, 0.0
         for length in range(1, self.longest + 1):
@@ -88,37 +89,37 @@ class AdaptiveSteps:
 
     @property
     def _unproven(self) -> bool:
-        """True while nothing was kept of what a draft model wrote."""
+        """True while nothing that a draft model wrote was accepted."""
         return not self.copies and not self.economy.beliefs.ever
 
     def _may_try(self) -> bool:
-        """Tell whether it is this problem's turn to draft: while nothing is known, one of them tries, and that seldom."""
+        """Return whether this problem may draft; while the model is unproven, one problem tries at a time, and seldom."""
         vain, tester = self.economy.vain, self.economy.tester
         if not self._unproven:
             return True
         return tester in (None, self) and (not vain or vain + self._trying() <= FREE)
 
     def _promises(self) -> bool:
-        """Tell whether a draft of which nothing is known would pay if it were right."""
+        """Return whether an unproven draft would pay if it were right."""
         return self._unproven and self._trying() < self.economy.writing(self.economy.written)
 
     def _trying(self) -> float:
-        """Return what it costs to draft a step and to read it, in plain tokens: as predicted, or as it really did, if that is more."""
+        """Return the cost of drafting and reading a step: the larger of the predicted and the last measured cost."""
         economy, tokens = self.economy, self.economy.drafted
         predicted = economy.asking_steps(1, tokens) + economy.reading(1 + tokens)
         return max(predicted, economy.trial)
 
     def _count_try(self, tokens: int) -> None:
-        """Count what a try in vain has cost: by the clock, where there is one, beside the tokens that its round has brought."""
+        """Count the cost of a failed try, by the clock if there is one, less the tokens its round brought."""
         economy, now = self.economy, self.economy.costs.clock
         if self._since is not None and now is not None and economy.token:
             economy.trial = min((now - self._since) / economy.token - tokens, FREE)
         economy.vain += self._trying()
 
     def _expected(self, length: int, tokens: float) -> tuple[float, float]:
-        """Return what steps of so many tokens gain, and what reading them costs, a rewritten one included.
+        """Return the gain of ``length`` steps of ``tokens`` each, and the cost of reading them and rewriting a rejected one.
 
-        Both in plain tokens: a step is worth what it costs that the target writes it.
+        Both in plain tokens: a step is worth what the target needs to write it.
         """
         economy, whole = self.economy, 1.0
         reading = economy.reading(1 + length * tokens)
@@ -141,7 +142,7 @@ class AdaptiveSteps:
         return self.economy.beliefs.chance((*self._signal, deep(depth)))
 
     def unit_cap(self) -> int:
-        """Return twice the 95 % quantile of accepted steps, to stop drafts that run on; before any, the target's own length."""
+        """Return twice the 95 % quantile of accepted lengths, to stop runaway drafts; at first, the target's own length."""
         lengths, written = self.economy.lengths, self.economy.written
         if self._unproven and written:
             return min(self.cap, max(SHORTEST, int(written)))
@@ -155,7 +156,7 @@ class AdaptiveSteps:
         economy.costs.add(economy.who, "ask", economy.company, units, seconds, context)
 
     def cut(self, draft: Draft) -> None:
-        """Drop looked-up steps whose match says that they are not worth a pass."""
+        """Drop looked-up steps that are not worth a pass by the quality of their match."""
         economy = self.economy
         economy.behind(self._context)
         if draft.tokens:
@@ -163,7 +164,7 @@ class AdaptiveSteps:
                 economy.drafted = _averaged(economy.drafted, end - start)
         if not self.copies or not draft.tokens or not (economy.token and economy.written):
             return
-        if draft.probs is not None:  # drawn, if not by every draft of its drafter
+        if draft.probs is not None:  # sampled drafts are not cut
             return
         self._signal = (f"{draft.found[:3]} m{draft.grade}", self.heat)
         length, most, loss = 0, 0.0, 0.0
@@ -192,7 +193,7 @@ class AdaptiveSteps:
                 economy.written = _averaged(economy.written, end - start)
         elif done.handed:
             economy.written = _averaged(economy.written, len(done.handed))
-        elif not economy.written and done.kept:  # until the target writes one itself
+        elif not economy.written and done.kept:  # stands in until the target writes a step itself
             economy.written = economy.drafted
         economy.went(0.0, len(done.tokens))
         economy.vain = max(economy.vain - EXPLORE * len(done.tokens), 0.0)
@@ -206,7 +207,7 @@ class AdaptiveSteps:
         )
         if self._unproven:
             self._count_try(len(done.tokens))
-        else:  # until then all drafts have gone alike
+        else:  # before the first success ``heat`` says nothing
             self.heat = "2" if kept == size else "1" if kept else "0"
         economy.lengths += [b - a for a, b in pairwise([0, *done.ends[: done.units_kept]])]
         del economy.lengths[:-200]

@@ -1,13 +1,13 @@
-"""The price of the context: how much longer a pass takes for each position that is cached before it.
+"""The price of the context: how much longer a pass takes for each cached position.
 
-Attention fetches every cached position once for a pass, and computes with it once for each token fed:
+Attention fetches every cached position once per pass, and computes with it once per token fed:
 
     seconds = line(size) + context * (fetched + computed * size),    fetched, computed >= 0
 
-``line`` is what was measured of each size (``costs.Curve``). The two prices are a least-squares fit to *deviations*: how much
-longer a pass took than others of about its size, against how much longer its context was. They are 0 until
-measurements leave no doubt, since a machine that slows down while a text grows looks much the same. As long as a kind of
-question has not shown its prices, those of related kinds stand in (``lean``).
+``line`` is measured for each size (``costs.Curve``). The two prices are a least-squares fit to *deviations*: how much
+longer a pass took than others of about its size, against how much longer its context was. They stay 0 until the
+measurements leave no doubt, because a machine that slows down while a text grows looks much the same. Until a kind of
+query has shown its own prices, those of related kinds stand in (``lean``).
 """
 
 from __future__ import annotations
@@ -15,37 +15,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-FADES = 1 - 1 / 512  # of what earlier deviations said, at each new one
-LEAST = 16.0  # deviations without which nothing is said
-# what is assumed beforehand: so many passes that took no longer, though their contexts were so much longer
+FADES = 1 - 1 / 512  # weight of earlier deviations at each new one
+LEAST = 16.0  # least deviations for a fit
+# prior: as if ASSUMED passes had taken no longer although their contexts were LONGER positions longer
 ASSUMED, LONGER = 16.0, 128.0
-DOUBT = 24.0  # F below which the fit may be an accident: noise that lasts for a while looks like many measurements
-CLIP = 4.0  # times the usual deviation from the fit: what is farther off counts as so far
-USUAL, FEW, MANY = (
-    0.1,
-    8.0,
-    64.0,
-)  # deviations before any was seen, and over how many they are averaged
-SHARE = 0.1  # at least, of what cannot be told apart, that each of the two prices gets
+DOUBT = 24.0  # F statistic below which the fit may be an accident: lasting noise looks like many measurements
+CLIP = 4.0  # clip deviations at this many times the usual one
+# the usual deviation before any was seen, and the range of counts it is averaged over
+USUAL, FEW, MANY = 0.1, 8.0, 64.0
+SHARE = 0.1  # least share for each of the two prices where the data cannot tell them apart
 
 
 @dataclass(slots=True)
 class ContextPrice:
-    """Seconds of a cached position, learned from deviations that are given one by one."""
+    """Seconds per cached position, learned from deviations one by one."""
 
-    fetched: float = 0.0  # seconds of a position for each pass
-    computed: float = 0.0  # the same for each unit of the pass's size
-    sure: float = field(default=0.0, init=False)  # the share of the fit that counts: 0 to 1
-    own: tuple[float, float] = field(default=(0.0, 0.0), init=False)  # what that share comes to
-    usual: float = field(default=USUAL, init=False)  # deviations from the fit, of the seconds
-    count: float = field(default=0.0, init=False)  # deviations, newer ones counting more
-    each: float = field(default=0.0, init=False)  # seconds of one more unit of size, nearby
-    # faded sums: of squares and products of the two prices' regressors and the size, and of these with the seconds
+    fetched: float = 0.0  # seconds per position and pass
+    computed: float = 0.0  # seconds per position and unit of the pass's size
+    sure: float = field(default=0.0, init=False)  # share of the fit that counts, 0 to 1
+    # the fitted prices times ``sure``
+    own: tuple[float, float] = field(default=(0.0, 0.0), init=False)
+    usual: float = field(default=USUAL, init=False)  # average relative deviation from the fit
+    count: float = field(default=0.0, init=False)  # faded number of deviations
+    each: float = field(default=0.0, init=False)  # seconds per further unit of size within a range
+    # faded sums of squares and products of both prices' regressors, the size and the seconds
     _sums: tuple[float, ...] = field(default=(0.0,) * 10, init=False)
-    _spread: float = field(default=0.0, init=False)  # of squared differences of contexts
+    _spread: float = field(default=0.0, init=False)  # faded sum of squared context differences
 
     def of(self, size: float) -> float:
-        """Return the seconds that one more cached position costs a pass of this size."""
+        """Return the seconds of one more cached position in a pass of this size."""
         return self.fetched + self.computed * size
 
     def add(
@@ -58,10 +56,10 @@ class ContextPrice:
         slower: float,
         weight: float,
     ) -> None:
-        """Count how a pass differs from others of about its ``size``, which took so many ``seconds``.
+        """Count how a pass differs from the mean of others of about its ``size``, which took ``seconds``.
 
-        It is ``longer`` by so many units, has so many more positions before it (``farther``), and took so much more time (``slower``).
-        ``weight`` is what a difference from a mean of few is worth.
+        It is ``longer`` by so many units, has ``farther`` more cached positions, and took ``slower`` more seconds.
+        ``weight``: below 1 where the mean is of few passes.
         """
         expected = farther * self.of(size) + longer * self.each
         limit = CLIP * self.usual * seconds
@@ -81,18 +79,19 @@ class ContextPrice:
         self.count = keep * self.count + weight
 
     def fit(self, growing: float) -> None:
-        """Work the prices out anew; ``growing``: the share of a usual pass's seconds that grows with its size.
+        """Fit the prices; ``growing``: the share of a usual pass's seconds that grows with its size.
 
-        What cannot be told apart, because all passes had about one size, is divided as the seconds are.
+        Where all passes had about one size, the two prices are divided as the seconds are.
         """
         if self.count < LEAST or not self._spread:
             return
         aa, ab, bb, ac, bc, cc, ay, by, cy, yy = self._sums
-        if cc:  # what sizes within a range explain is taken out first
+        if cc:  # first remove what differences of size within a range explain
             aa, ab, bb = aa - ac * ac / cc, ab - ac * bc / cc, bb - bc * bc / cc
             ay, by, yy = ay - ac * cy / cc, by - bc * cy / cc, yy - cy * cy / cc
         growing = min(max(growing, SHARE), 1 - SHARE)
-        assumed = ASSUMED * LONGER * LONGER / self._spread  # ridge, by the spread of contexts
+        # ridge penalty, relative to the spread of contexts
+        assumed = ASSUMED * LONGER * LONGER / self._spread
         fetched, computed = _nonnegative(
             aa * (1 + assumed / (1 - growing)), ab, bb * (1 + assumed / growing), ay, by
         )
@@ -108,14 +107,14 @@ class ContextPrice:
             self.each = max((cy - self.fetched * ac - self.computed * bc) / cc, 0.0)
 
     def lean(self, fetched: float, computed: float) -> None:
-        """Let the prices of a related kind of question stand for what this one's own measurements leave open."""
+        """Fill in a related kind's prices for the share that this one's own fit leaves open."""
         doubt = 1 - self.sure
         self.fetched = self.own[0] + doubt * fetched
         self.computed = self.own[1] + doubt * computed
 
 
 def _nonnegative(aa: float, ab: float, bb: float, ay: float, by: float) -> tuple[float, float]:
-    """Return the least-squares solution of two unknowns, neither below 0."""
+    """Return the non-negative least-squares solution for two unknowns."""
     if aa <= 0 or bb <= 0:
         return 0.0, 0.0
     rest = aa * bb - ab * ab
@@ -129,7 +128,7 @@ def _nonnegative(aa: float, ab: float, bb: float, ay: float, by: float) -> tuple
 
 
 def checked(fetched: float, computed: float) -> ContextPrice:
-    """Return recorded prices; raise ValueError if they are none."""
+    """Return recorded prices; raise ValueError if they are negative or not finite."""
     if not (0 <= fetched < math.inf and 0 <= computed < math.inf):
         raise ValueError(f"no prices of a position: {fetched}, {computed}")
     return ContextPrice(fetched, computed)

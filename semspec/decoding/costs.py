@@ -1,8 +1,8 @@
-"""The cost model of the engines: seconds of a question by its size, measured while a run goes on.
+"""The cost model of the engines: seconds per query by its size, measured during the run.
 
-Nothing here reads a clock. The driver brings the seconds of each question (``Costs.took``), the loop those
-of each draft (``Costs.add``), and decisions are made by what these curves say. A table that was recorded
-(``Costs.of``) and is ``fixed`` answers the same questions without any measuring.
+Nothing here reads a clock. The driver reports the seconds of each query (``Costs.took``), the loop those of
+each draft (``Costs.add``), and decisions follow these curves. A recorded table (``Costs.of``, ``fixed``)
+answers the same questions without measuring.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from semspec.types import Answer, Query, Role
 
 READ, TREE, WRITE, WATCH = "read", "tree", "write", "watch"
 ASK, CHAIN = "ask", "chain"
-"""Kinds of questions, and what their size is: tokens fed in a pass; the same of a tree; tokens written;
-written while a drafter watches; units asked of a drafter, whatever models it asks in turn; the same where a chain is
-asked of one that grows trees."""
+"""Kinds of queries and their sizes. READ: tokens fed in a pass. TREE: the same for a tree. WRITE: tokens written.
+WATCH: tokens written while a drafter watches. ASK: units asked of a drafter, including the models it asks. CHAIN: the
+same where a tree drafter is asked for a chain."""
 
 LEANS = {
     READ: (WRITE,),
@@ -31,27 +31,27 @@ LEANS = {
     ASK: (WRITE,),
     CHAIN: (ASK, WRITE),
 }
-"""Whose price of the context stands for a kind's own, as long as that is not known."""
-PASSES = READ, TREE  # are fed together; all others one token after the other
+"""The kinds whose price of the context stands in while a kind's own is unknown."""
+PASSES = READ, TREE  # tokens are fed together; in all other kinds one after the other
 
-FEW = 5  # measurements of one size of which the median counts
-MEMORY = 64  # measurements of one size: of more, the older ones fade
-OUTLIER = 3.0  # times what was expected: a longer pass counts as so long
-# of a row's seconds a token: its tokens take no less, whatever beginning it costs
+FEW = 5  # up to so many measurements of a size, their median counts
+MEMORY = 64  # measurements in a size's average; beyond that, older ones fade
+OUTLIER = 3.0  # a pass counts as at most this many times its expected seconds
+# a token of a row costs at least this share of the row's seconds per token, whatever the start costs
 LEAST_SHARE = 0.25
-REFIT = 16  # measurements after which the price of the context is worked out anew
-STEP = 64  # positions: contexts that differ by less have one price
-LEAST_LEFT = 0.25  # of what a size took, that it takes behind a much shorter context at least
-PREFIX = 8  # tokens fed before the first written one: more are a prompt, and no cost of writing
+REFIT = 16  # measurements between fits of the price of the context
+STEP = 64  # positions per step of context length: one price for each step
+LEAST_LEFT = 0.25  # least share of a size's seconds that remains at a much shorter context
+PREFIX = 8  # most tokens fed before the first written one; with more, a prompt was read
 
 
 @dataclass(slots=True)
 class Point:
-    """What measurements of about one size come to: the median of the first few, from there on their average."""
+    """Measurements of about one size: the median of the first few, then a running average."""
 
     size: float
     seconds: float
-    context: float  # positions cached before, on average
+    context: float  # average cached positions
     count: float = 1.0
     first: list[float] = field(default_factory=list)  # the seconds of the first few
 
@@ -59,7 +59,7 @@ class Point:
         self.first = self.first or [self.seconds]
         self.count = min(self.count + 1, MEMORY)
         self.size += (size - self.size) / self.count
-        if self.count <= FEW:  # of few their median: one that was interrupted says nothing
+        if self.count <= FEW:  # the median: one interrupted pass must not count
             self.first.append(seconds)
             self.seconds = median(self.first)
         else:
@@ -68,28 +68,28 @@ class Point:
 
 
 def bin_of(size: float) -> int:
-    """Return the number of the range that a size belongs to: each is half as long again as the one before."""
+    """Return the index of a size's range; two ranges per power of two."""
     return int(2 * math.log2(max(size, 1)) + 1e-9)
 
 
 Line: TypeAlias = tuple[list[float], list[float]]
-"""Sizes, ascending, and the seconds of each."""
+"""Ascending sizes and the seconds of each."""
 
 
 class Curve:
-    """Seconds by size: a line through averages, which never falls; it rises with the context, once that is known to cost something.
+    """Seconds by size: a monotone line through averages, raised by the context once its price is known.
 
-    Where no context is given, it is that of each size's own measurements.
+    Without a given context, each size is priced at the context it was measured at.
     """
 
     def __init__(self) -> None:
         self.points: dict[int, Point] = {}
-        self.version = 0  # of what was measured
+        self.version = 0  # number of measurements
         self.price = ContextPrice()
-        self._lines: dict[int | None, Line] = {}  # by the step of the context
+        self._lines: dict[int | None, Line] = {}  # by step of the context
 
     def add(self, size: float, seconds: float, context: float = 0) -> None:
-        """Take a measurement into the averages."""
+        """Add a measurement."""
         point = self.points.get(bin_of(size))
         if point is None:
             self.points[bin_of(size)] = Point(size, seconds, context)
@@ -111,29 +111,29 @@ class Curve:
         self._lines.clear()
 
     def fit(self) -> None:
-        """Work out anew what the context costs."""
+        """Fit the price of the context."""
         weight = sum(point.count for point in self.points.values())
         size = sum(point.count * point.size for point in self.points.values()) / weight
         self.price.fit(growing=self.each() * size / self.at(size))
 
     def lean(self, fetched: float, computed: float) -> None:
-        """Let related measurements say what the context costs, as far as these do not."""
+        """Use a related kind's price of the context where this curve's own is not certain."""
         self.price.lean(fetched, computed)
         self._lines.clear()
 
     def at(self, size: float, context: float | None = None) -> float:
-        """Return the seconds of a size behind so many positions; None: behind as many as it was measured behind."""
+        """Return the seconds of a size at a context length; None: at the one it was measured at."""
         sizes, seconds = line = self._line(context)
         i = min(max(bisect_right(sizes, size), 1), len(sizes) - 1)
         if len(sizes) == 1 or size <= sizes[0]:
             return seconds[0]
-        if size > sizes[-1]:  # beyond: as steep as on the whole, or as at the end
+        if size > sizes[-1]:  # extrapolate with the average slope
             return seconds[-1] + (size - sizes[-1]) * max(_steepness(line), 0.0)
         share = (size - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
         return seconds[i - 1] + share * (seconds[i] - seconds[i - 1])
 
     def each(self, context: float | None = None) -> float:
-        """Return the seconds that each unit of size costs, from the least to the largest size measured."""
+        """Return the average seconds per unit of size, over the range measured."""
         return _steepness(self._line(context))
 
     @property
@@ -147,7 +147,7 @@ class Curve:
         return next(reversed(self.points.values())).size
 
     def _step(self, context: float | None) -> int | None:
-        """Return the step in which a context is; None: it makes no difference."""
+        """Return the step of a context length; None: the context makes no difference."""
         if context is None or not (self.price.fetched or self.price.computed):
             return None
         return int(context) // STEP
@@ -160,7 +160,7 @@ class Curve:
         return line
 
     def _drawn(self, step: int | None) -> Line:
-        """Draw the line: neighbours of which the larger took less time are averaged."""
+        """Build the line; average neighbours of which the larger took less time."""
         sizes: list[float] = []
         seconds: list[float] = []
         weights: list[float] = []
@@ -178,7 +178,7 @@ class Curve:
         return sizes, seconds
 
     def _behind(self, point: Point, step: int) -> float:
-        """Return the seconds of a size behind the middle of a step of contexts."""
+        """Return the seconds of a size at the middle of a context step."""
         farther = (step + 0.5) * STEP - point.context
         return max(point.seconds + farther * self.price.of(point.size), LEAST_LEFT * point.seconds)
 
@@ -192,7 +192,7 @@ class Curve:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Curve:
-        """Make a curve of what ``told`` returned; raise ValueError, KeyError or TypeError if it is none."""
+        """Rebuild a curve from ``told``; raise ValueError, KeyError or TypeError if it is none."""
         curve = cls()
         for point in told["points"]:
             size, seconds, context, count = map(float, point)
@@ -202,7 +202,7 @@ class Curve:
         curve.points = dict(sorted(curve.points.items()))
         if not curve.points:
             raise ValueError("a curve without measurements")
-        # tables of before semspec priced the context have none
+        # older tables, from before the context was priced, have none
         fetched, computed = map(float, told.get("position", (0.0, 0.0)))
         curve.price = checked(fetched, computed)
         return curve
@@ -216,32 +216,31 @@ def _steepness(line: Line) -> float:
 
 
 def company(load: int, most: int) -> int:
-    """Return the number of problems that so many count as: a power of two, so that each is measured often enough."""
+    """Round a load to a power of two, at most ``most``, so that each is measured often enough."""
     return min(1 << round(math.log2(max(load, 1))), most)
 
 
 def companies(most: int, every: bool) -> list[int]:
-    """Return the numbers of problems under way that costs differ by: 1 and ``most``, or all that may occur between."""
+    """Return the loads with costs of their own: 1 and ``most``, or with ``every`` all between them too."""
     return sorted({company(n, most) for n in range(1, most + 1)} if every else {1, most})
 
 
 @dataclass
 class Costs:
-    """What questions cost, by who is asked, the kind, and how many problems share a pass."""
+    """Costs of queries, by who is asked, the kind, and how many problems share a pass."""
 
     fixed: bool = False  # recorded: nothing is added
-    load: int = (
-        0  # problems under way, where they come and go: decisions follow it; 0: always as many
-    )
+    # running problems, where they come and go and decisions follow them; 0: the number is constant
+    load: int = 0
     curves: dict[tuple[str, str, int], Curve] = field(default_factory=dict)
-    drafting: float = 0.0  # seconds that drafters have spent since a plan was last resumed
-    clock: float | None = None  # when the last answer came, by the driver's clock
-    wakings: int = 0  # times that a draft model read at length what it had not seen, which all others waited for
+    drafting: float = 0.0  # seconds that drafters have spent since ``resumed`` was last called
+    clock: float | None = None  # time of the last answer, by the driver's clock
+    wakings: int = 0  # times that a draft model read a long unseen text while all others waited
 
     def add(
         self, who: str, kind: str, together: int, size: float, seconds: float, context: float = 0
     ) -> None:
-        """Add a measurement, unless the table is a recorded one."""
+        """Add a measurement, unless the table is recorded."""
         if self.fixed or seconds <= 0:
             return
         if (curve := self.curves.get((who, kind, together))) is None:
@@ -252,7 +251,7 @@ class Costs:
             self._lean(who, together)
 
     def _lean(self, who: str, together: int) -> None:
-        """Let the prices of the context of related questions stand in for each other."""
+        """Let related kinds stand in for each other's price of the context."""
         for kind, relatives in LEANS.items():
             if (curve := self.curve(who, kind, together)) is None:
                 continue
@@ -261,7 +260,8 @@ class Costs:
                 near = self.curve(who, relative, together)
                 if near is not None and near.price.sure:
                     prices, lone = near.price.own, sum(near.price.own)
-                    if (kind in PASSES) != (relative in PASSES):  # a row is many passes over one
+                    # a row of written tokens is many passes over one token each
+                    if (kind in PASSES) != (relative in PASSES):
                         prices = (lone, 0.0) if kind in PASSES else (0.0, lone)
                     break
             curve.lean(*prices)
@@ -269,10 +269,10 @@ class Costs:
     def took(
         self, asked: Sequence[tuple[Query, Answer]], seconds: float, own: float, together: int
     ) -> None:
-        """Add questions of one model that were answered together, in ``seconds`` for all.
+        """Add queries to one model that were answered together, in ``seconds`` for all.
 
-        ``own``: what the plans did with the answers, up to their next questions. It belongs to what the
-        target's answers cost.
+        ``own``: seconds the plans spent on the answers until their next queries; they count as part of the
+        target's cost.
         """
         if self.fixed:
             return
@@ -286,27 +286,27 @@ class Costs:
             self.add(role, kinds.pop(), together, max(sizes), seconds, context)
 
     def answered(self, now: float) -> None:
-        """Take note of the time at which plans are given their answers; a recorded table has no use for it."""
+        """Note the time at which plans get their answers; a recorded table ignores it."""
         if not self.fixed:
             self.clock = now
 
     def drafted(self, seconds: float) -> None:
-        """Take note of a drafter's own work: it is part of what was asked, and not of a question's cost."""
+        """Note the seconds of a drafter's own work, which are not part of a query's cost."""
         self.drafting += seconds
 
     def resumed(self) -> float:
-        """Return the seconds that drafters have spent since the last call."""
+        """Return the seconds that drafters have spent since the last call, and reset them."""
         spent, self.drafting = self.drafting, 0.0
         return spent
 
     def curve(self, who: str, kind: str, together: int) -> Curve | None:
-        """Return the curve of exactly this, if it was measured."""
+        """Return the curve measured for exactly this, if any."""
         return self.curves.get((who, kind, together))
 
     def seconds(
         self, who: str, kind: str, size: float, together: int = 1, context: float | None = None
     ) -> float | None:
-        """Return what a question costs behind so many positions; what was not measured so is judged by what is nearest to it."""
+        """Return the seconds of a query at a context length; where none was measured, those of the nearest kind or load."""
         if (curve := self.curve(who, kind, together)) is not None:
             return curve.at(size, context)
         if kind == TREE:
@@ -318,7 +318,7 @@ class Costs:
             return None
         other = min(others, key=lambda n: abs(math.log(n / together)))
         curve = self.curves[who, kind, other]
-        if kind == READ:  # as many tokens in all
+        if kind == READ:  # compare equal numbers of tokens in all
             return curve.at(size * together / other, context)
         written = curve.at(size, context)
         if kind == WRITE and (reading := self.curve(who, READ, other)) is not None:
@@ -326,10 +326,10 @@ class Costs:
         return written
 
     def token(self, together: int = 1, context: float | None = None) -> float | None:
-        """Return the seconds of a token that the target writes in a row of many."""
+        """Return the seconds per token in a long row that the target writes."""
         curve = self.curve("target", WRITE, together)
         if curve is not None and len(curve.points) > 1:
-            # rows that were measured under other conditions may hardly differ in their seconds
+            # noise can make rows of different lengths look almost equally long
             least = LEAST_SHARE * curve.at(curve.most, context) / curve.most
             return max(curve.each(context), least)
         return self.seconds("target", WRITE, 1, together, context)
@@ -343,7 +343,7 @@ class Costs:
 
     @classmethod
     def of(cls, told: Sequence[Mapping[str, Any]], fixed: bool = True) -> Costs:
-        """Make a table of what ``told`` returned; raises as ``Curve.of`` does."""
+        """Rebuild a table from ``told``; raise the same errors as ``Curve.of``."""
         curves = {
             (str(one["who"]), str(one["kind"]), int(one["together"])): Curve.of(one) for one in told
         }
@@ -351,14 +351,14 @@ class Costs:
 
 
 def kind_of(query: Query) -> str:
-    """Return the kind of a question to a model."""
+    """Return the kind of a query to a model."""
     if query.generate is not None:
         return WATCH if query.reads and query.model == "target" else WRITE
     return READ if query.parents is None else TREE
 
 
 def size_of(query: Query, answer: Answer) -> int:
-    """Return the size of a question; 0 for one that says nothing about costs."""
+    """Return the size of a query; 0 if it says nothing about costs."""
     if not query.passes:
         return 0
     if query.generate is None:
@@ -367,6 +367,6 @@ def size_of(query: Query, answer: Answer) -> int:
 
 
 def _positions(asked: tuple[Query, Answer], size: int) -> float:
-    """Return how many positions were cached before what was fed; in a row of written tokens before its middle."""
+    """Return the cached positions before what was fed; for written tokens, before the middle of the row."""
     query, _ = asked
     return len(query.context) + (size / 2 if query.generate is not None else 0.0)

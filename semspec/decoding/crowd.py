@@ -1,12 +1,12 @@
-"""Drafts for all problems under way, or for none of them: whichever brings more tokens a second, by the clock.
+"""Draft for all running problems or for none, whichever brings more tokens per second by the clock.
 
-On a server many problems share the passes. A draft among others who write makes all of them wait, which no price of a single question
-shows; and what it gains there says nothing about drafts in every place. So all draft together, for a *trial* of a few rounds, and the tokens
-that come of it are held against those that its time brings where all write. Drafts that gain go on, and are counted again every few rounds. Else
-all write, until what the trial has lost is less than ``EXPLORE`` of the time since.
+On a server many problems share the passes. One draft among problems that write makes all of them wait, which no price of a
+single query shows, and its gain says nothing about drafting everywhere. So all problems draft together in a *trial* of a
+few rounds, and its tokens are compared with what plain writing brings in the same time. If drafts gain, they go on and are
+counted again every few rounds. Otherwise all write until the trial's loss is below ``EXPLORE`` of the time since.
 
-What a plain token takes where all write grows with the texts. So all write for a moment, and another trial follows, where drafts seem to lose
-after they have gained, and now and then while they gain.
+A plain token takes longer as the texts grow. So all write for a moment and try again when drafts seem to lose after they
+have gained, and now and then while they gain.
 """
 
 from __future__ import annotations
@@ -17,68 +17,70 @@ from typing import Literal
 
 from semspec.decoding.experience import DEBT, EXPLORE, Rows
 
-LOOK = 64  # tokens that each problem writes in a row while all write, since drafts lose
-GATHER = 32  # the same, before all draft
-SHORT = 16  # the same, for a moment, where all have drafted, and where drafts have not been tried
-CHECK = 1024  # tokens of each problem after which that comes in any case
-SETTLED = 16  # tokens of each problem under a load before drafts are tried under it
-ROUNDS = 2  # of each problem, in a trial
-AGAIN = 4  # the same, before drafts that go on are counted again
-LEAST = 64  # rounds of all problems together, in either case: what drafts come to varies from one to the next
-SOON = 16  # the same, of a trial that is clear ...
+LOOK = 64  # tokens per problem and row while all write because drafts lose
+GATHER = 32  # the same before all draft
+SHORT = 16  # the same where all have drafted so far, or where drafts have not been tried
+CHECK = 1024  # tokens per problem after which drafts that gain are tried anew
+SETTLED = 16  # tokens per problem under a load before drafts are tried under it
+ROUNDS = 2  # rounds per problem in a trial
+AGAIN = 4  # rounds per problem before drafts that go on are counted again
+LEAST = 64  # least rounds of all problems together in either case: single drafts vary
+SOON = 16  # the same for a trial that is clear ...
 CLEARLY = 0.3  # ... by this share of its time
-LASTS = 256  # the same, where they have lost under another load: most loads are over before
-HOLD = 32  # plain tokens for which another number of problems has to last before it counts
-SLACK = 0.02  # of their time, by which drafts that go on may have lost before that is no accident
-AHEAD = 8.0  # plain tokens of each problem that they may lose of what they have gained: answers that began together have their best places together
-FADES = 0.995  # of what earlier rows have taken, at each new one
+LASTS = 256  # tokens per problem before a trial where drafts lost under a higher load: most loads end sooner
+HOLD = 32  # plain tokens that another number of problems has to last before it counts
+SLACK = 0.02  # share of their time that drafts may lose by chance
+# most plain tokens of gain per problem that may be lost again: answers that began together have their easy passages
+# at the same time
+AHEAD = 8.0
+FADES = 0.995  # weight of earlier rows at each new one
 ROUNDING = 1e-6  # of a token
 State = Literal["writing", "gathering", "trial", "drafting"]
 
 
 @dataclass(slots=True)
 class Crowd:
-    """What has become of drafts with so many problems under way."""
+    """The record of drafts while ``size`` problems run."""
 
     size: int
     state: State = "writing"
-    gained: bool | None = None  # what the last trial has found, here or under the load before
-    owed: float = 0.0  # plain tokens that trials have lost and that were not made up for since
+    gained: bool | None = None  # result of the last trial, here or under the load before
+    owed: float = 0.0  # plain tokens lost in trials and not yet made up for
     written: float = 0.0  # tokens of all problems while all wrote
-    rows: Rows = field(default_factory=Rows, init=False)  # that were written so
-    _due: float = field(default=0.0, init=False)  # when those who gather have written their rows
-    _began: float = field(default=0.0, init=False)  # rounds that began before then are mixed ones
+    rows: Rows = field(default_factory=Rows, init=False)  # of these tokens
+    _due: float = field(default=0.0, init=False)  # when the gathering problems end their rows
+    _began: float = field(default=0.0, init=False)  # rounds that began earlier are mixed
     _settling: int = field(default=0, init=False)  # rounds until all draft
-    _gain: float = field(default=0.0, init=False)  # plain tokens, since it was counted last
-    # of what drafts have gained, what may be lost again
+    _gain: float = field(default=0.0, init=False)  # plain tokens since the last count
+    # part of the drafts' gain that may be lost again
     _ahead: float = field(default=0.0, init=False)
-    # what drafts had lost when they were doubted: a trial has to make up for that
+    # loss that caused the doubt: the next trial has to make up for it
     _doubt: float = field(default=0.0, init=False)
-    # what a whole trial has lost, waking drafters included
+    # loss of a whole trial, including waking the drafters
     _lost: float = field(default=0.0, init=False)
-    _joined: int = field(default=0, init=False)  # rows that began while they gather
+    _joined: int = field(default=0, init=False)  # rows begun while gathering
     _drafted: int = field(default=0, init=False)  # tokens of all problems since all wrote
-    _spent: float = field(default=0.0, init=False)  # plain tokens of time in which it was gained
+    _spent: float = field(default=0.0, init=False)  # plain tokens of time behind ``_gain``
     _rounds: int = field(default=0, init=False)
 
     def expect(self, other: Crowd) -> None:
-        """Take over what was found under another load, where nothing is known of this one: drafts gain least where many share the passes."""
+        """Take over another load's result if this load has none; drafts gain least where many problems share the passes."""
         if self.gained is None:
             more = self.size / other.size
             self.gained = other.gained
             if other.gained is False:
                 self.owed = other.owed * more
-                # few may gain where many lose, but not every load that is there for a moment is to be tried
+                # few problems may gain where many lose, but a short-lived load is not worth a trial
                 if more < 1:
                     self.owed = min(self.owed, EXPLORE * LASTS * self.size)
             self.state = "drafting" if other.gained else "writing"
 
     def token(self, known: float) -> float:
-        """Return the seconds of a plain token where all write; ``known``: as single questions have taken."""
+        """Return the seconds of a plain token while all write; ``known``: the price from single queries."""
         return self.rows.token or known
 
     def row(self, now: float, known: float) -> int:
-        """Return how many tokens a problem is to write alone from now on; 0: it is to draft."""
+        """Return how many tokens a problem has to write plainly now; 0: it drafts."""
         if self.state == "writing":
             untried = self.gained is None
             if self.owed > 0 or self.written < SETTLED * self.size:
@@ -87,7 +89,7 @@ class Crowd:
         if self.state == "gathering":
             self._joined += 1
             if self._joined == max(1, self.size // 2):
-                # rows from here on are hardly kept waiting by drafts
+                # later rows hardly wait for drafts any more
                 self._began = min(self._began, now)
             left = (self._due - now) / self.token(known)
             if left >= 1:
@@ -97,33 +99,33 @@ class Crowd:
         return 0
 
     def _gather(self, due: float) -> None:
-        """Let all write up to the same moment, to draft from there on."""
+        """Let all write up to the same moment, and draft from then on."""
         if self.state == "drafting":
             self._began = math.inf
-            # what plain tokens took long ago counts less than what they are about to take
+            # old prices of plain tokens count less than those about to be measured
             self.rows.fade(min(1.0, SHORT / 4 * self.size / max(self.rows.tokens, 1.0)))
         self.state, self._due, self._joined = "gathering", due, 0
 
     def _count(self, now: float, settling: int = 0) -> None:
-        """Begin to count rounds, once all that are under way began after now."""
+        """Start a new count, of rounds that begin after now; the first ``settling`` of them are not counted."""
         self._began, self._settling = now, settling
         self._gain, self._spent, self._rounds = 0.0, 0.0, 0
 
     def enter(self, now: float) -> None:
-        """Take note that so many problems are under way from now on."""
+        """Note that this load begins now."""
         self._began = now
 
     def leave(self) -> None:
-        """Take note that another number of problems is under way from now on: a trial is over, and has found nothing."""
+        """Note that this load ends now; a trial in progress ends without a result."""
         if self.state not in ("gathering", "trial"):
             return
-        if self.gained:  # whether drafts still gain is found out when there are as many again
+        if self.gained:  # try again when this load comes back
             self._gather(-math.inf)
         else:
             self._end(self._lost if self.state == "trial" else 0.0)
 
     def closed(self, tokens: int, began: float, now: float, known: float, reads: bool) -> None:
-        """Count a round of one of the problems. ``reads``: it has read its prompt as well."""
+        """Count a round of one problem; ``reads``: it also read its prompt."""
         if self.state in ("writing", "gathering"):
             self.written += tokens
             self.owed = max(self.owed - EXPLORE * tokens, 0.0)
@@ -147,7 +149,7 @@ class Crowd:
         self._rounds += 1
         trial = self.state == "trial"
         enough = max((ROUNDS if trial else AGAIN) * self.size, LEAST)
-        # behind a doubt a good place says little
+        # after a doubt, one easy passage proves little
         clear = -self._gain if self._doubt else abs(self._gain)
         if trial and clear > CLEARLY * self._spent:
             enough = max(self.size, SOON)
@@ -169,6 +171,6 @@ class Crowd:
             self._gather(now + SHORT * self.token(known))
 
     def _end(self, lost: float) -> None:
-        """Let all write, until so much is made up for."""
+        """Let all write until this loss is made up for."""
         self.state = "writing"
         self.owed = min(max(lost, 0.0), DEBT * self.size)

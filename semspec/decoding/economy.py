@@ -1,8 +1,8 @@
-"""What the problems of a run have learned about a drafter together: costs, chances, and time left to try things.
+"""What all problems of a run have learned about a drafter: costs, acceptance rates, and how much trying may still cost.
 
-Time is counted in *plain tokens*: the seconds that the target takes for a token it writes by itself, in a row
-of many. Decisions are made by predictions from the cost model, so that with a recorded one they depend on
-the text alone.
+Time is counted in *plain tokens*: one is the time the target takes to write a token by itself, in a row of
+many. Decisions rest on predictions of the cost model; with a recorded cost model they depend on the text
+alone.
 """
 
 from __future__ import annotations
@@ -28,75 +28,73 @@ from semspec.decoding.costs import (
 from semspec.decoding.crowd import HOLD, Crowd
 from semspec.decoding.experience import DEBT, EXPLORE, Experience
 
-COPIED, DRAWN = 0.4, 0.75  # the chance of a token of which nothing is known: looked up, by a model
-LOOK = 64  # tokens after which it is decided anew, where the load changes
-ALLOWANCE = 4.0  # plain tokens that a run may lose at its beginning, while nothing is known
+# acceptance rate assumed of a token while nothing is known: of a lookup's, of a model's
+COPIED, DRAWN = 0.4, 0.75
+LOOK = 64  # tokens after which to decide anew where the load changes
+ALLOWANCE = 4.0  # plain tokens that a run may lose at its start, while nothing is known
 LEARNING = 0.002  # seconds that it may lose there in any case
-SELDOM = 0.005  # copies for each token at least, where none was found for long
-EARNED = 128.0  # plain tokens of what drafts have really gained that may be lost again
-HORIZON = 8  # rounds in which what was lost may be expected to come back
-NET = 0.85  # of what was thought before of the worth of asking, at each new answer
-NUMBERS = ("bank", "net", "nodes", "spent", "gained", "drafted", "written")  # that are recorded
-NODES = 3.0  # of a tree's level, where none was read yet
-TREES = 10.0  # trees whose size is averaged: of more, the older ones fade
-TRIES = 4.0  # drafts that the target has read, before a drafter that looked promising may be given up for long
-# recorded as well; a table from before they were counted is taken to have seen enough
+SELDOM = 0.005  # least copies per token to expect, after long without one
+EARNED = 128.0  # most plain tokens of measured gain that may be lost again
+HORIZON = 8  # rounds in which an expected gain has to pay back the debt
+NET = 0.85  # weight of the earlier estimate of what asking is worth, at each new answer
+NUMBERS = ("bank", "net", "nodes", "spent", "gained", "drafted", "written")  # recorded fields
+NODES = 3.0  # nodes assumed per level of a tree before any tree was read
+TREES = 10.0  # trees in the average size; beyond that, older ones fade
+TRIES = 4.0  # drafts the target must have read before a promising drafter may be given up for long
+# recorded too, with the default for older tables, which did not count them: enough was seen
 COUNTED = {"trees": TREES, "tries": TRIES, "vain": 0.0}
-RATE = 0.98  # of what was counted before of time and tokens, at each new round
+RATE = 0.98  # weight of the time and tokens counted so far, at each new round
 
 
 @dataclass(slots=True)
 class Economy:
-    """The shared state of all problems under way; with a recorded table each problem begins with a copy.
+    """The state that all running problems share; with a recorded table each problem begins with a copy.
 
-    Where the load changes, it decides as well, and there is nothing to be gained by copies.
+    Where the load changes, decisions follow the load too, so copies would not make them repeatable.
     """
 
     costs: Costs
-    who: str = "draft"  # whose drafts these are: the run's own, or the pen's ("nested")
-    together: int = 1  # problems that share a pass, where that does not change
-    model: bool = (
-        False  # whether a draft model writes the drafts, so that its speed says what they cost
-    )
+    who: str = "draft"  # whose drafts: the run's own, or the pen's ("nested")
+    together: int = 1  # problems that share a pass, if that number is constant
+    # a draft model writes the drafts, so its speed says what they cost
+    model: bool = False
     beliefs: Beliefs = field(default_factory=Beliefs)
-    net: float = 0.0  # gained by asking a drafter that looks things up, on average
-    nodes: float = 1.0  # of a tree's level, those that are sent
-    trees: float = 0.0  # of which that is the average, at most ``TREES``
-    tries: float = 0.0  # a model's drafts that the target has read, at most ``TRIES``
-    promising: bool = False  # a model's drafts were expected to pay before any was tried
-    spent: float = 20.0  # plain tokens of time, newer ones counting more
-    gained: float = 20.0  # tokens in that time
+    net: float = 0.0  # average gain of asking a lookup drafter
+    nodes: float = 1.0  # average nodes sent per level of a tree
+    trees: float = 0.0  # number of trees in that average, at most ``TREES``
+    tries: float = 0.0  # drafts of a model that the target has read, at most ``TRIES``
+    promising: bool = False  # before any was tried, a model's drafts were expected to pay
+    spent: float = 20.0  # faded sum of time, in plain tokens
+    gained: float = 20.0  # faded sum of tokens in that time
     lengths: list[int] = field(default_factory=list)  # tokens of accepted units
-    drafted: float = 0.0  # tokens of a drafted unit on average; 0: none yet
-    written: float = 0.0  # tokens of a unit that the target wrote
-    found: float = (
-        0.2  # copies that are found, for each token that the target writes while there is none
-    )
-    missed: float = (
-        0.0  # what reading costs that a drafter has missed, when that was looked at last
-    )
-    # what a draft of steps is expected to lose: what may be lost grows until it can be afforded
+    drafted: float = 0.0  # average tokens of a drafted unit; 0: none yet
+    written: float = 0.0  # average tokens of a unit that the target wrote
+    # copies found per token that the target writes while there is none
+    found: float = 0.2
+    # last known cost of reading what a drafter has missed
+    missed: float = 0.0
+    # expected loss of a draft of steps: the bank may grow until it can afford it
     wanted: float = 0.0
-    tester: object = None  # the one problem that tries a draft, while nothing was kept of any
-    vain: float = 0.0  # plain tokens that such tries have cost and that are not made up for
-    trial: float = 0.0  # what the last of them has cost by the clock
+    tester: object = None  # the one problem that tries drafts, until a first draft is accepted
+    vain: float = 0.0  # plain tokens that failed tries have cost and that are not yet made up for
+    trial: float = 0.0  # what the last failed try cost by the clock
     warm: bool = False  # the drafter has worked before
-    began: bool = False  # the price of a token was known when something was decided
-    allowance: float = ALLOWANCE  # what may be lost under a load that was not seen before
-    # what may still be lost, by how many problems are under way: what was lost under one load says nothing of another
+    began: bool = False  # ``begin`` has run with a known price of a token
+    allowance: float = ALLOWANCE  # the bank under a load not seen before
+    # what may still be lost, by number of running problems: a loss under one load says nothing of another
     banks: dict[int, float] = field(default_factory=dict)
-    crowds: dict[int, Crowd] = field(default_factory=dict)  # by how many problems are under way
-    _size: int = field(default=0, init=False)  # of the one that is under way
-    _since: float | None = field(default=None, init=False)  # when there began to be more or fewer
-    # positions before what is decided now; None: not known
+    crowds: dict[int, Crowd] = field(default_factory=dict)  # by number of running problems
+    _size: int = field(default=0, init=False)  # of the crowd that is running
+    _since: float | None = field(default=None, init=False)  # when that number changed
+    # context length at the current decision; None: not known
     context: int | None = field(default=None, init=False)
-    # how much more a plain token takes behind these than behind those where rows were written, and for what that holds
+    # cost of a plain token at this context over its cost where rows were measured, and what that was computed for
     _growth: float = field(default=1.0, init=False)
     _grown: tuple[object, ...] = field(default=(), init=False)
     experience: Experience = field(default_factory=Experience)
 
     def opened(self) -> Self:
-        """Return the state that a problem begins with."""
+        """Return the state for a new problem: this one, or a copy with a recorded table."""
         if not self.costs.fixed or self.costs.load:
             return self
         own = copy.copy(self)
@@ -106,7 +104,7 @@ class Economy:
 
     @property
     def bank(self) -> float:
-        """What may still be lost, with as many problems under way as there are."""
+        """Plain tokens that may still be lost under the current load."""
         return self.banks.get(self.company, self.allowance)
 
     @bank.setter
@@ -115,11 +113,11 @@ class Economy:
 
     @property
     def company(self) -> int:
-        """Problems that share a pass at the moment."""
+        """Problems that share a pass now."""
         return self.costs.load or self.together
 
     def crowd(self, now: float) -> Crowd:
-        """Return what has become of drafts with as many problems under way as there are now, if that has lasted for a while."""
+        """Return the record of drafts under the current load, or under the last one until the new one has lasted a while."""
         size, under_way = self.company, self.crowds.get(self._size)
         if under_way is not None:
             if size == self._size:
@@ -137,13 +135,13 @@ class Economy:
         return found
 
     def part(self) -> None:
-        """Take note that those who were under way together are so no more."""
+        """Note that the problems that ran together no longer do."""
         if self._size in self.crowds:
             self.crowds[self._size].leave()
         self._size, self._since = 0, None
 
     def behind(self, context: int | None) -> None:
-        """Take note of how many positions are before what is decided next: prices follow them."""
+        """Note the context length at the next decision: prices depend on it."""
         self.context = context
         written = self.costs.curve("target", WRITE, 1)
         if context is None or written is None:
@@ -157,37 +155,37 @@ class Economy:
 
     @property
     def token(self) -> float:
-        """Seconds of a plain token; 0 where nothing was measured yet."""
+        """Seconds of a plain token; 0 if nothing was measured yet."""
         if self.company == 1 and self.experience.token:
             return self.experience.token * self._growth
         return self.costs.token(self.company, self.context) or 0.0
 
     @property
     def beginning(self) -> float:
-        """Seconds that the first token of a row takes longer than the others."""
+        """Extra seconds of the first token of a row, compared with the others."""
         first, token = self._target(WRITE, 1), self.costs.token(self.company, self.context)
         return max(first - token, 0.0) if first and token else 0.0
 
     def reading(self, fed: float, tree: bool = False) -> float:
-        """Return what a pass over so many tokens costs."""
+        """Return the cost of a pass over ``fed`` tokens."""
         price = self._plain(self._target(TREE if tree else READ, fed))
         return price * self.experience.factor
 
     def writing(self, tokens: float, watched: bool = False) -> float:
-        """Return what it costs that the target writes so many tokens in a row."""
+        """Return the cost of ``tokens`` that the target writes in a row."""
         return self._plain(self._target(WATCH if watched else WRITE, tokens))
 
     def asking(self, units: float, chain: bool = False) -> float:
-        """Return what a draft of so many units costs: the drafter's own work, and the models it asks.
+        """Return the cost of a draft of ``units``: the drafter's own work and the models it asks.
 
-        ``chain``: of a drafter that grows trees, but is asked for a chain.
+        ``chain``: a drafter that grows trees is asked for a chain.
         """
         return self._asking(units, CHAIN if chain else ASK) * self.experience.factor
 
     def _asking(self, units: float, kind: str) -> float:
         curve = self.costs.curve(self.who, kind, self.company)
         if curve is None and not self.model:
-            # a tree's level and a chain's token stand in for each other
+            # a level of a tree stands in for a token of a chain, and vice versa
             curve = self.costs.curve(self.who, ASK if kind == CHAIN else CHAIN, self.company)
         if curve is None and self.model:
             asked = "draft", WRITE
@@ -197,14 +195,14 @@ class Economy:
             return self._plain(self.costs.seconds(*asked, units, self.company, self.context))
         found = curve.at(units, self.context)
         least = curve.least
-        if units < least:  # shorter than any that was measured: mostly, a draft costs by its length
+        if units < least:  # shorter than any measured: most of a draft's cost grows with its length
             found *= 0.25 + 0.75 * units / least
         return self._plain(found)
 
     def asking_steps(self, steps: int, tokens: float) -> float:
-        """Return what a draft of so many steps costs, of so many tokens each.
+        """Return the cost of a draft of ``steps`` with ``tokens`` each.
 
-        Where none was made beside so many problems, it is the price of those beside most nearly as many, or of the model's tokens.
+        If none was made under this load, use the nearest load's price, or else the price of the model's tokens.
         """
         costs, who, company = self.costs, self.who, self.company
         made = [n for one, kind, n in costs.curves if (one, kind) == (who, ASK)]
@@ -226,34 +224,34 @@ class Economy:
 
     @property
     def rate(self) -> float:
-        """Time that a token takes at present, in plain tokens: what a gained token is worth."""
+        """Current time per token, in plain tokens: what one more token is worth."""
         return min(self.spent / self.gained, 1.0)
 
     def went(self, spent: float, gained: int) -> None:
-        """Count a round: its time, as predicted, and the tokens that came of it."""
+        """Count a round: its time and the tokens it brought."""
         self.spent = RATE * self.spent + spent
         self.gained = RATE * self.gained + gained
         self.experience.old += gained
-        # up to what it takes to wake a drafter: a first time that was slow is not the last one
+        # the bank may grow until it can wake a drafter: one slow start must not be the last
         most = ALLOWANCE + max(self.experience.waking, self.missed, self.wanted)
         self.bank = max(self.bank, min(self.bank + EXPLORE * gained, most))
 
     def looked(self, found: bool, alone: int) -> None:
-        """Count a question to a drafter that looks things up, and the tokens that are written if it has found nothing."""
+        """Count a question to a lookup drafter; ``alone``: the tokens written if it found nothing."""
         if found:
             self.found += 0.05 * (1 - self.found)
         else:
             self.found = max(0.95 ** min(alone, 64) * self.found, SELDOM)
 
     def begin(self) -> None:
-        """Allow for what is lost while nothing is known, once the price of a token is: with a small model all is overhead."""
+        """Once the price of a token is known, allow for ``LEARNING`` seconds, since a small model is mostly overhead."""
         if not self.began and self.token and not self.costs.fixed:
             self.began, self.bank = True, max(self.bank, LEARNING / self.token)
 
     def settle(self, paid: float, gain: float, company: int = 0) -> None:
-        """Count what a round has really gained (below 0: lost), in place of what was paid for it beforehand.
+        """Replace what was paid for a round beforehand by what it really gained (negative: lost).
 
-        ``company``: that it was paid under, where there are other numbers of problems under way by now.
+        ``company``: the load it was paid under, if the load has changed since.
         """
         company = company or self.company
         bank = self.banks.get(company, self.allowance)
@@ -261,11 +259,11 @@ class Economy:
 
     @property
     def level(self) -> float:
-        """Nodes of a tree's level that are read, on average."""
+        """Average nodes read per level of a tree."""
         return self.nodes if self.trees else NODES
 
     def sent(self, nodes: float) -> None:
-        """Count a tree of which so many nodes of each level are read."""
+        """Count a tree with so many nodes read per level."""
         self.trees = min(self.trees + 1, TREES)
         self.nodes += (nodes - self.nodes) / self.trees
 
@@ -274,7 +272,7 @@ class Economy:
         self.tries = min(self.tries + 1, TRIES)
 
     def affords(self, loss: float, waking: float = 0.0, anyway: bool = False) -> bool:
-        """Tell whether something may be tried that is expected to lose so much (``anyway``: it may); it is then paid for."""
+        """Return whether a draft with this expected loss may be tried (``anyway``: always), and pay for it."""
         if not (anyway or self.may_lose(loss, waking)):
             return False
         if loss > 0:
@@ -282,25 +280,25 @@ class Economy:
         return True
 
     def may_lose(self, loss: float, waking: float = 0.0) -> bool:
-        """Tell whether so much may be lost.
+        """Return whether this expected loss can be afforded.
 
-        What is expected to gain (``loss`` is not above 0) may be tried unless drafts owe more than so large a gain would pay back
-        in ``HORIZON`` rounds. ``waking``: plain tokens that its drafter needs first, once, to read what it has not seen.
+        An expected gain (``loss`` <= 0) may be tried unless the debt is more than the gain would pay back in ``HORIZON``
+        rounds. ``waking``: plain tokens that the drafter first needs to read what it has not seen.
         """
         if loss <= 0:
             return self.bank - waking >= HORIZON * loss
         return self.bank >= loss + waking
 
     def pause(self, loss: float) -> int:
-        """Return how many tokens are written plainly until such a loss can be afforded again.
+        """Return how many tokens to write plainly until this loss can be afforded again.
 
-        Where the load changes, what would be lost now may be a gain soon: it is looked at anew after a few.
+        Where the load changes, a loss now may soon be a gain, so this is at most ``LOOK``.
         """
         tokens = max(1, math.ceil((max(loss, 0.0) - self.bank) / EXPLORE))
         return min(tokens, LOOK) if self.costs.load else tokens
 
     def told(self) -> dict[str, Any]:
-        """Return the state, without the costs, as JSON."""
+        """Return the state as JSON, without the costs."""
         return {
             **{name: getattr(self, name) for name in (*NUMBERS, *COUNTED)},
             "lengths": self.lengths,
@@ -309,7 +307,7 @@ class Economy:
         }
 
     def recall(self, told: Mapping[str, Any]) -> None:
-        """Take up what ``told`` returned; raise ValueError, KeyError or TypeError if it is something else."""
+        """Restore what ``told`` returned; raise ValueError, KeyError or TypeError if it is something else."""
         numbers = {**COUNTED, **told}
         for name in (*NUMBERS, *COUNTED):
             value = float(numbers[name])
@@ -318,7 +316,7 @@ class Economy:
             setattr(self, "allowance" if name == "bank" else name, value)
         if self.gained <= 0:
             raise ValueError("gained is not above 0")
-        # tables of before semspec counted it have none
+        # older tables have none
         experience = told.get("experience", {})
         if not isinstance(experience, Mapping):
             raise ValueError(f"experience is {experience}")

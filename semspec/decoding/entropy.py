@@ -1,4 +1,4 @@
-"""Entropies of the rows that a token is drawn from: how unsure a model is there."""
+"""Entropies of the rows that tokens are drawn from."""
 
 from __future__ import annotations
 

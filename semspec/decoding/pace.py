@@ -1,4 +1,4 @@
-"""The choice of how much to draft at a time: a fixed length, or (``decoding.budget``) by expected gain."""
+"""Choose how much to draft at a time: a fixed length, or by expected gain (``decoding.budget``)."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from semspec.types import Draft, Round, Turns
 
 
 class Pace(Protocol):
-    """Decides for one problem, round by round, about drafts before and after they are made."""
+    """Decides about the drafts of one problem, round by round, before and after they are made."""
 
     @property
     def resting(self) -> bool:
-        """True while the drafter is left alone for so long that nothing is read for it."""
+        """True while the drafter rests for so long that nothing is read for it."""
         ...
 
     @property
     def onward(self) -> bool:
-        """True while drafts rest for long: behind what the target writes next it is likely to write on."""
+        """True while drafts rest for long, so the target is likely to write on after its next units."""
         ...
 
     @property
     def chain(self) -> bool:
-        """True if the next draft is to be a chain where its drafter grows trees."""
+        """True if a tree drafter has to draft a chain next."""
         ...
 
     @property
     def gives_way(self) -> bool:
-        """True if what the target writes alone may be cut short where others wait for a verdict on their drafts."""
+        """True if the target's plain writing may be cut short when other problems wait for a verdict."""
         ...
 
     @property
     def turns(self) -> Turns | None:
-        """Who says which of several sources drafts; None: the drafter does."""
+        """Who chooses between several sources of drafts; None: the drafter does."""
         ...
 
     def behind(self, context: int) -> None:
-        """Take note of how many positions are before the next draft."""
+        """Note the context length before the next draft."""
         ...
 
     def units(self) -> int:
-        """Return how many units to draft; 0: the target writes without a draft."""
+        """Return how many units to draft; 0: the target writes plainly."""
         ...
 
     def unit_cap(self) -> int:
-        """Return the longest unit of the next draft."""
+        """Return the most tokens of a unit in the next draft."""
         ...
 
     def asked(self, units: int, seconds: float, passes: float = 0.0) -> None:
-        """Take note of what a draft of so many units has cost; of these seconds passes of models took ``passes``."""
+        """Note the seconds of a draft of ``units``; ``passes``: the part spent in model passes."""
         ...
 
     def cut(self, draft: Draft) -> None:
-        """Drop what is not worth its place in the target's pass, before anything random of it is drawn."""
+        """Drop what is not worth its place in the target's pass, before the verdict draws random numbers."""
         ...
 
     def alone(self, left: int) -> int:
-        """Return how many units the target writes, of ``left`` tokens at most, where nothing was drafted."""
+        """Return how many units, at most ``left`` tokens, the target writes where nothing was drafted."""
         ...
 
     def observe(self, done: Round) -> None:
@@ -65,7 +65,7 @@ class Pace(Protocol):
         ...
 
     def over(self) -> None:
-        """Take note that the problem has ended, or was given up, perhaps in the middle of a round."""
+        """Note that the problem has ended or was given up, perhaps in the middle of a round."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""How much is drafted in the problems of one solver: fixed lengths, or by what drafts cost and are worth."""
+"""How much one solver drafts: fixed lengths, or by the cost and worth of drafts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from semspec.types import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """What is known of costs, and of each drafter; nothing where lengths are fixed."""
+    """Costs and the economy of each drafter; empty where lengths are fixed."""
 
     costs: Costs | None = None
-    economies: Mapping[str, Economy] = field(default_factory=dict)  # by who drafts: draft, nested
+    economies: Mapping[str, Economy] = field(default_factory=dict)  # by drafter: draft, nested
 
     @classmethod
     def adaptive(
@@ -32,7 +32,7 @@ class Pacing:
         costs: Costs,
         fill: Callable[[Economy], None] = lambda _: None,
     ) -> Self:
-        """Return what decides by costs; ``fill`` lets an economy begin with what another run has learned."""
+        """Return a pacing that decides by costs; ``fill`` may load what another run has learned."""
         economies: dict[str, Economy] = {}
         for who, drafter in drafters.items():
             economies[who] = economy = Economy(
@@ -60,9 +60,9 @@ class Pacing:
         cap: int = 1,
         chain: int = 0,
     ) -> Pace:
-        """Return who decides in one problem that is drafted by tokens.
+        """Return the pace of one problem that is drafted by tokens.
 
-        Of a drafter that grows trees ``longest`` is in levels, and ``chain`` the longest chain in a tree's place.
+        For a tree drafter, ``longest`` is in levels and ``chain`` is the longest chain in place of a tree.
         """
         if (economy := self.economies.get(who)) is None:
             return Steady(longest, cap)
@@ -79,7 +79,7 @@ class Pacing:
         return Beside(economy=economy, copying=copying, **own, **both)
 
     def of_steps(self, who: str, pair: tuple[Drafter, Rule], longest: int, cap: int) -> Pace:
-        """Return who decides in one problem that is drafted by longer units, of ``cap`` tokens at most."""
+        """Return the pace of one problem that is drafted by longer units, of at most ``cap`` tokens."""
         if (economy := self.economies.get(who)) is None:
             return Steady(longest, cap)
         drafter, rule = pair
@@ -93,7 +93,7 @@ class Pacing:
 
 
 def _own(drafter: Drafter, sampling: Sampling, longest: int, chain: int) -> dict[str, Any]:
-    """Return what the pace of a drafter is told of it; ``chain``: the longest chain in a tree's place."""
+    """Return a drafter's own arguments for its pace; ``chain``: the longest chain in place of a tree."""
     tree = drafter.levels > 0 and not drafter.drawn(sampling)
     return {
         "longest": longest,

@@ -1,4 +1,4 @@
-"""Combinations of plans: observe one while it runs, or run two side by side."""
+"""Combine plans: observe one while it runs, or run two side by side."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tapped(
 
 
 def together(first: Plan[T], second: Plan[U]) -> Plan[tuple[T, U]]:
-    """Run two plans side by side: while both have queries, these are asked at the same time."""
+    """Run two plans side by side; while both have queries, ask these at the same time."""
     plans: list[Plan[Any]] = [first, second]
     results: list[Any] = [None, None]
     asked: dict[int, Query | tuple[Query, ...]] = {}

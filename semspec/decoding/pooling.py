@@ -1,4 +1,4 @@
-"""Reduction of the states of spans of tokens, in all or some layers, while the pass runs."""
+"""Reduce the states of token spans, in all or some layers, while the pass runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from semspec.deferred import Tensor, torch
 
-Span = tuple[int, int | None]  # indices; None: still growing
+Span = tuple[int, int | None]  # start and end index; None: still growing
 
 
 class Pool:
-    """Keeps one float32 [layers, width] for each span, whatever its length."""
+    """Keeps one float32 [layers, width] per span, whatever its length."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Pool:
         self.sums.append(torch.full((len(self.layers), self.width), fill, device=self.device))
 
     def states(self, layers: tuple[int, ...], x: Tensor, start: int) -> None:
-        """Take states [layers, tokens, width] of these layers for the tokens from ``start`` on."""
+        """Add states [layers, tokens, width] of these layers, for the tokens from ``start``."""
         rows: Any = slice(None)
         if layers != self.layers:
             own = [i for i, layer in enumerate(layers) if layer in self._row]
@@ -58,7 +58,7 @@ class Pool:
                 into[rows] = part[:, -1].float()
 
     def token(self, states: Tensor) -> None:
-        """Take the states [layers, width] of one more token of the growing span."""
+        """Add the states [layers, width] of one more token of the growing span."""
         into = self.sums[-1]
         if len(states) != len(self.layers):
             states = states[list(self.layers)]

@@ -1,4 +1,4 @@
-"""Distributions to draw from, given logits and sampling, and drawing from them. Pure functions."""
+"""Turn logits into sampling distributions, and draw from them. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from semspec.types import Sampling
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     """Return rows of ``logits`` after temperature, top-k, top-p and min-p, in that order; float32, sum 1.
 
-    Temperature 0 is the one-hot row of the first largest logit. Min-p keeps the tokens that are at least
-    ``min_p`` times as probable as the likeliest one. That compares two tokens of a row, so it does not matter
-    whether the row was renormalised before; but it has to come after top-p, which goes by the mass that is there.
-    This is the order of transformers and of SGLang's sampler; vLLM applies min-p before top-k and top-p.
+    Temperature 0 gives the one-hot row of the first largest logit. Min-p keeps the tokens at least ``min_p``
+    times as probable as the likeliest one; renormalising before makes no difference to it, but it has to come after
+    top-p, which depends on the remaining mass. Transformers and SGLang's sampler use this order; vLLM applies
+    min-p before top-k and top-p.
     """
     logits = logits.float()
     if sampling.greedy:
@@ -46,17 +46,17 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return rows of log-probabilities at a temperature above 0; float32."""
+    """Return log-probabilities at a temperature above 0; float32."""
     logits = logits.float()
     return (logits if temperature == 1.0 else logits / temperature).log_softmax(-1)
 
 
 def at_temperature(logprobs: Tensor, likeliest: Tensor, temperature: float) -> Tensor:
-    """Return log-probabilities [n] at a temperature of at most 1, from raw ones and those of their rows' likeliest tokens [n, k].
+    """Return log-probabilities [n] at T <= 1 from raw ones and those of each row's k likeliest tokens [n, k].
 
-    The other tokens of a row, with the mass m, count for as much as they can: as none is likelier than the k-th, their
-    p^(1/T) sum to m p_k^(1/T - 1) at most. So nothing comes out too high, and nothing by more than log(1 + that / the
-    likeliest tokens' own sum) too low.
+    The other tokens of a row, with total mass m, count with their upper bound: none is likelier than the k-th, so their
+    p^(1/T) sum to at most m p_k^(1/T - 1). So no result is too high, and none is too low by more than
+    log(1 + that bound / the sum over the k likeliest tokens).
     """
     raw, top, power = logprobs.double(), likeliest.double(), 1 / temperature
     others = (1 - top.exp().sum(-1, keepdim=True)).clamp_min(0.0)
@@ -70,8 +70,8 @@ def draw(probs: Tensor, uniform: float) -> int:
 
     Raise UserError if the row has no mass.
     """
-    # the row's own sum, not 1: float32 rows of 150k entries do not sum to 1 exactly
-    if probs.device.type == "cpu":  # numpy's calls cost less, but torch sums long rows faster
+    # scale by the row's own sum: float32 rows of 150k entries do not sum to exactly 1
+    if probs.device.type == "cpu":  # numpy's calls are cheaper, but torch sums long rows faster
         return draw_summed(probs.numpy(), probs.cumsum(-1).numpy(), uniform)
     cumulative = probs.cumsum(-1)
     index = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
@@ -82,7 +82,7 @@ def draw(probs: Tensor, uniform: float) -> int:
 
 
 def draw_summed(row: NDArray[Any], summed: NDArray[Any], uniform: float) -> int:
-    """Do the same as ``draw`` for a row in main memory whose cumulative sums are known."""
+    """Draw as ``draw`` does, from a row in main memory with known cumulative sums."""
     index = int(summed.searchsorted(uniform * summed[-1], side="right"))
     if index < len(row) and row[index] > 0:
         return index
@@ -104,7 +104,7 @@ def draw_next(row: Tensor, sampling: Sampling, rng: random.Random) -> int:
 
 
 def chances(count: int, sampling: Sampling, rng: random.Random) -> list[float]:
-    """Return random numbers for accepting tokens; greedy rows are one-hot, so any number does."""
+    """Return random numbers for accepting tokens; for greedy sampling any number works, since rows are one-hot."""
     return [0.5] * count if sampling.greedy else [rng.random() for _ in range(count)]
 
 

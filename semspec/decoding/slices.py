@@ -1,11 +1,10 @@
-"""Long answers in slices: so many tokens at a time, so that others get their turn and readers need not wait.
+"""Ask for long answers in slices, so that other requests get their turn and readers need not wait.
 
-A token depends on those before it alone, and a problem's random numbers travel in the query, so an answer
-that is asked for in slices has the law of one that is asked for at once, and with an engine that draws by the
-query's numbers the same tokens.
+A token depends only on those before it, and a problem's random numbers travel in the query. So a sliced answer has
+the same distribution as a whole one, and the same tokens if the engine samples with the query's numbers.
 
-A slice costs a question of its own. Who can tell whether anybody waits (``pause``) is given answers in one piece as
-long as nobody does; and what holds up nobody and has no reader (``at_once``) is never cut.
+Every slice costs a query. If the caller can tell whether anybody waits (``pause``), answers stay in one piece as long
+as nobody does. Queries that hold up nobody and have no reader (``at_once``) are never sliced.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ T = TypeVar("T")
 Heard = Callable[[Query, int], None]
 Pause = Callable[[], bool]
 JOINED = {What.PROBS, What.LOGITS, What.LOGPROBS, What.TOP_K, What.HIDDEN}
-"""Reads with one row for each generated token, so that those of two slices can be joined."""
+"""Reads with one row per generated token, so that two slices can be joined."""
 
 
 class Listening:
-    """A boundary that also tells who listens every token that is fed to it."""
+    """A boundary that also reports every token fed to it."""
 
     def __init__(self, boundary: Boundary | None, heard: Callable[[int], None]) -> None:
         self._boundary, self._heard = boundary, heard
@@ -42,7 +41,7 @@ class Listening:
 
 
 class _Part:
-    """A query that is asked in slices, and what has come of it."""
+    """A query asked in slices, and its answer so far."""
 
     def __init__(
         self, query: Query, most: int, heard: Heard | None, pause: Pause | None, at_once: bool
@@ -57,7 +56,7 @@ class _Part:
         joined = all(read.what in JOINED for read in query.reads)
         inside = ask is not None and ask.inside is not None
         rows = query.rows_from is not None
-        held = ask is not None and ask.grammar is not None  # a grammar begins with each question
+        held = ask is not None and ask.grammar is not None  # a grammar restarts with each query
         self.whole = at_once or ask is None or inside or held or rows or not joined
 
     def ask(self) -> Query:
@@ -77,15 +76,15 @@ class _Part:
         return replace(query, tokens=[*query.tokens, *written], generate=asking)
 
     def take(self, asked: Query, answer: Answer) -> None:
-        """Add a slice, and see whether there is more to come."""
+        """Add a slice, and set ``done`` if it was the last one."""
         self.answer = answer if self.answer is None else _joined(self.answer, answer)
         ask, part = self.query.generate, asked.generate
         on = ("limit", "paused")
         self.done = self.whole or ask is None or part is None or answer.finish not in on
         if ask is not None and ask.gives_way and answer.finish == "paused":
-            self.done = True  # whoever asked makes do with what is there
+            self.done = True  # the caller accepts a shorter answer
         if answer.finish == "limit" and not self.done and ask is not None and part is not None:
-            # an engine that had room for less, or a bridge that cut, has written its last token
+            # fewer tokens than asked: the engine had no more room, or a bridge cut the answer
             short = len(answer.tokens) < part.limit
             self.done = short or len(self.answer.tokens) >= ask.limit
 
@@ -99,9 +98,9 @@ def sliced(
 ) -> Plan[T]:
     """Run a plan whose queries generate at most ``most`` tokens at a time.
 
-    ``heard`` is told every token that the target writes as it is generated, with its query. ``pause`` is asked before each slice
-    and, by engines that listen, after each token: as long as it says no, a slice has no end. Queries to the models in ``at_once``,
-    and queries whose reads go over whole units, are asked at once.
+    ``heard`` gets every token that the target writes as it is generated, with its query. ``pause`` is called before each
+    slice and, by engines that support it, after each token; while it returns False, a slice has no limit. Queries to the
+    models in ``at_once``, and queries with reads over whole units, are not sliced.
     """
     try:
         asked = next(plan)
@@ -121,7 +120,7 @@ def sliced(
             except GeneratorExit:
                 plan.close()
                 raise
-            except Exception as error:  # of an engine: the plan may know what to do about it
+            except Exception as error:  # an engine's error, which the plan may handle
                 asked = plan.throw(error)
                 continue
             asked = plan.send(reply)
@@ -130,7 +129,7 @@ def sliced(
 
 
 def _filled(parts: Sequence[_Part], several: bool) -> Plan[None]:
-    """Ask slice by slice, side by side, until every answer is whole."""
+    """Ask slice by slice, side by side, until every answer is complete."""
     while left := [part for part in parts if not part.done]:
         asking = [part.ask() for part in left]
         reply: Any = yield tuple(asking) if several else asking[0]
@@ -146,7 +145,7 @@ def _joined(first: Answer, then: Answer) -> Answer:
         finish=then.finish,
         values={read: _rows(value, then.values[read]) for read, value in first.values.items()},
         fed=first.fed + then.fed,
-        cached=first.cached,  # what a later slice finds in the cache is what this answer has put there
+        cached=first.cached,  # what later slices find in the cache, this answer put there
         seconds=first.seconds + then.seconds,
         onward=first.onward or then.onward,
     )

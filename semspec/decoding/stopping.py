@@ -1,9 +1,8 @@
-"""The end of a thinking before its own: a stopper is asked at ends of steps, and the thinking is closed in words.
+"""Close a thinking early: ask a stopper at ends of steps, and write closing words.
 
-Whoever writes feeds a ``Stopping`` what was written, in the loop (``loop.speculate``) as in the server
-(``serve.choices``). Nothing of the text before a stop depends on the stopper: its questions come between rounds,
-stand behind the text and draw from random numbers of their own. Where a round has gone beyond the end of the step, the
-rest of it is dropped.
+The loop (``loop.speculate``) and the server (``serve.choices``) feed what was written to a ``Stopping``. The text
+before a stop does not depend on the stopper: its queries come between rounds, after the text, and use their own
+random numbers. If a round has gone past the end of the step, the rest of it is dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ENDED = "the text ended within its thinking"
 
 
 def closing_text(closing: Closing, at_end: bool) -> str:
-    """Return what closes a thinking; ``at_end``: an empty line stands before it."""
+    """Return the text that closes a thinking; ``at_end``: an empty line already precedes it."""
     words = f"{closing.words}\n" if closing.words else ""
     if not at_end:
         words = f"\n\n{words}" if words else "\n"
@@ -32,19 +31,19 @@ def closing_text(closing: Closing, at_end: bool) -> str:
 
 
 def kept_back(closing: Closing, budget: int) -> int:
-    """Return the tokens that are kept for the answer."""
+    """Return how many tokens are kept for the answer."""
     return closing.tokens or max(1, min(256, budget // 4))
 
 
 class Thought:
-    """Follows a text from the tag that opens its thinking to the one that closes it."""
+    """Follows a text from the tag that opens the thinking to the one that closes it."""
 
     def __init__(self, piece: Callable[[int], str], opened: bool) -> None:
         """``opened``: the prompt has opened the thinking."""
         self._piece = piece
         self._tail = ""
         self.thinks, self.over = opened, False
-        self.tokens = 0  # of the thinking, its tag included
+        self.tokens = 0  # of the thinking, tags included
 
     def feed(self, token: int) -> None:
         if self.over:
@@ -64,7 +63,7 @@ class Thought:
 
 
 class Endless:
-    """A boundary of steps that never end: only a limit closes the thinking."""
+    """A boundary without ends: only a limit closes the thinking."""
 
     def feed(self, token: int) -> int | None:
         return None
@@ -72,27 +71,27 @@ class Endless:
 
 @dataclass(slots=True, kw_only=True)
 class Stopping:
-    """The end of one problem's thinking: who decides it, and what has been read so far."""
+    """Finds the end of one problem's thinking: who decides, and what was read so far."""
 
     session: StopSession
     name: str  # of the stopper
     thought: Thought
-    boundary: Boundary  # of steps
+    boundary: Boundary  # finds ends of steps
     closing: Closing
     encode: Callable[[str], list[int]]
     stop_ids: Collection[int]
-    most: int  # tokens that the thinking may take, whatever the stopper says
-    why: str = field(default="", init=False)  # the thinking is to be closed
-    at_end: bool = field(default=False, init=False)  # behind the end of a step
+    most: int  # most tokens of thinking, whatever the stopper says
+    why: str = field(default="", init=False)  # why the thinking has to be closed; "": it goes on
+    at_end: bool = field(default=False, init=False)  # close after the end of a step
     hopeless: bool = field(default=False, init=False)  # the problem is given up
 
     @classmethod
     def of(
         cls, stop: Stopper, name: str, kit: Kit, steps: Callable[[], Boundary], most: int
     ) -> Self:
-        """Begin one problem whose thinking may take ``most`` tokens; ``steps`` makes what finds the ends of steps.
+        """Begin one problem whose thinking may take ``most`` tokens; ``steps`` makes a boundary of steps.
 
-        A stopper that never stops anything is not asked: only the limit closes the thinking.
+        A stopper that never stops anything is not asked; then only the limit closes the thinking.
         """
         return cls(
             session=stop.open(kit),
@@ -107,7 +106,7 @@ class Stopping:
 
     @property
     def asks(self) -> bool:
-        """True while the stopper is asked at ends of steps: where only a limit closes the thinking it is not."""
+        """True while the stopper is asked at ends of steps, and not only the limit counts."""
         return self.listening and not isinstance(self.boundary, Endless)
 
     @property
@@ -116,9 +115,9 @@ class Stopping:
         return not self.thought.over and not self.why
 
     def feed(self, token: int) -> int | None:
-        """Read a token; return 0 where a step of the thinking ends with it, -1 before it, else None.
+        """Read a token; return 0 if a step of the thinking ends with it, -1 if before it, else None.
 
-        Sets ``why`` where the thinking has to be closed at once: ``ENDED`` before this token, ``SPENT`` behind it.
+        Sets ``why`` if the thinking has to be closed at once: ``ENDED`` before this token, ``SPENT`` after it.
         """
         if not self.listening:
             return None
@@ -129,13 +128,13 @@ class Stopping:
         if token in self.stop_ids:
             self.why = ENDED
             return None
-        end = self.boundary.feed(token) if thought else None  # a tag is no step
+        end = self.boundary.feed(token) if thought else None  # an opening tag is not a step
         if end is None and self.thought.tokens >= self.most:
             self.why = SPENT
         return end
 
     def ask(self, context: Context, done: Round, back: int = 0) -> Plan[None]:
-        """Ask the stopper behind a step, ``back`` tokens before what was read; booked in ``done``."""
+        """Ask the stopper at the end of a step, and book the query in ``done``; ``back``: -1 if one token more was read, else 0."""
         thought = self.thought.tokens + back
         opinion: Opinion = yield from booked(self.session.consider(context, thought), done)
         if opinion.score is not None:
@@ -147,7 +146,7 @@ class Stopping:
             self.why, self.at_end = SPENT, True
 
     def considered(self, context: Context, done: Round) -> Plan[Round]:
-        """Read a round that is over; return it, cut where the thinking is to be closed behind it."""
+        """Read a finished round; return it, cut where the thinking has to be closed."""
         tokens = done.tokens
         start = len(context) - len(tokens)
         for count, token in enumerate(tokens, start=1):
@@ -162,7 +161,7 @@ class Stopping:
         return done
 
     def closes(self, room: int) -> Round:
-        """Return the round in which the thinking is closed, in ``room`` tokens at most."""
+        """Return the round that closes the thinking, with at most ``room`` tokens."""
         written = self.encode(closing_text(self.closing, self.at_end))[:room]
         name = HOPELESS if self.hopeless else self.name
         name = name if self.at_end and self.why != SPENT else "limit"
@@ -172,9 +171,9 @@ class Stopping:
 def room_to_think(
     closing: Closing, encode: Callable[[str], list[int]], budget: int, kept: int | None = None
 ) -> int:
-    """Return how many tokens the thinking may take if an answer of ``kept`` tokens is to follow; 0 or less: none.
+    """Return how many tokens the thinking may take if ``kept`` tokens of answer follow; 0 or less: none.
 
-    By default ``kept`` is what the closing says.
+    ``kept`` defaults to what the closing says.
     """
     kept = kept_back(closing, budget) if kept is None else kept
     return budget - len(encode(closing_text(closing, at_end=False))) - kept
@@ -186,10 +185,10 @@ def closed(
     room: int,
     answering: Callable[[list[int], list[Round]], Plan[Outcome]],
 ) -> Plan[Outcome]:
-    """Run a plan that ends where its thinking is to be closed; close it, and let the answer be written.
+    """Run a plan that ends where its thinking has to be closed; close it, then write the answer.
 
-    ``room``: tokens of the output at most. ``answering`` gets the output and the rounds so far, the closing one
-    included, and returns the plan that goes on behind them.
+    ``room``: most tokens of the output. ``answering`` gets the output and the rounds so far, including the closing
+    one, and returns the plan that continues after them.
     """
     outcome = yield from thinking
     if not stopping.why:
@@ -205,19 +204,19 @@ def closed(
 
 
 def cut_to(context: Context, length: int) -> Context:
-    """Return a copy of the beginning of a context, in the same session of the engines."""
+    """Return the first ``length`` tokens of a context, with the same engine session."""
     return behind(context, context.tokens[context.prompt_length : length])
 
 
 def behind(context: Context, written: Sequence[int]) -> Context:
-    """Return a context for what follows another output to the same prompt, in the same session of the engines."""
+    """Return a context with the same prompt and engine session, but another output so far."""
     made = Context(context.key, context.tokens[: context.prompt_length], context.draft_prompt)
     made.extend(written)
     return made
 
 
 def shortened(rounds: Sequence[Round], tokens: int) -> list[Round]:
-    """Return rounds cut to their first ``tokens`` tokens; what they drafted stays as it was."""
+    """Return rounds cut to their first ``tokens`` tokens; their drafts stay recorded in full."""
     found: list[Round] = []
     for done in rounds:
         if len(done.tokens) <= tokens:

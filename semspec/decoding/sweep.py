@@ -1,4 +1,4 @@
-"""A short look at what passes cost, before the first problem: questions of several sizes, asked as rounds ask them."""
+"""Measure the cost of passes before the first problem, with queries of several sizes like those of rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRITTEN = (1, 2, 4, 8, 16)
 def of_draft(
     role: Role, context: Context, kit: Kit, offers: Collection[What], room: int
 ) -> Plan[None]:
-    """Ask a model that drafts for tokens, in questions of less than ``room`` tokens."""
+    """Ask a draft model for tokens, in queries of less than ``room`` tokens."""
     yield from _written(role, context, kit, room, (PROBS,) if What.PROBS in offers else ())
 
 
@@ -27,7 +27,7 @@ def of_target(
     who: Sequence[DraftSession],
     trees: bool,
 ) -> Plan[None]:
-    """Ask the target for passes over drafts, then for tokens: alone, and while the drafters ``who`` watch."""
+    """Ask the target for passes over drafts, then for tokens: plainly, and with the reads of the drafters ``who``."""
     if What.PROBS in offers:
         yield from _read(context, kit, room, trees)
     yield from _written("target", context, kit, room, ())
@@ -39,7 +39,7 @@ def _read(context: Context, kit: Kit, room: int, trees: bool) -> Plan[None]:
     ids = context.tokens
     shapes = [*((n, False) for n in READ), *((n, True) for n in TREES if trees)]
     for turn, (size, tree) in enumerate(shape for shape in shapes if shape[0] < room):
-        # beginning with another token each time: what the model has in its cache is not fed again
+        # begin with another token each time: what is in the KV cache would not be fed again
         tokens = [ids[(turn + i) % len(ids)] for i in range(size)]
         parents = [(i - 1) // 2 for i in range(size)] if tree else None
         asked = "target", context, kit.sampling, kit.rng

@@ -1,4 +1,4 @@
-"""Detection of the end of a text's thinking, after which the target alone may write."""
+"""Detect the end of a text's thinking, after which only the target may write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from semspec.models.text import CLOSE
 
 
 class Thinking:
-    """Watches a text for the tag that closes the thinking, in one token or spread over several."""
+    """Watches a text for the tag that closes the thinking, which may span several tokens."""
 
     def __init__(self, piece: Callable[[int], str], tag: str = CLOSE) -> None:
         self._piece, self._tag = piece, tag
@@ -16,12 +16,12 @@ class Thinking:
         self.over = False
 
     def feed(self, tokens: Sequence[int]) -> None:
-        """Scan tokens that were committed."""
+        """Scan committed tokens."""
         if not self.over:
             self._tail, self.over = self._scan(self._tail, tokens)[1:]
 
     def closes_at(self, tokens: Sequence[int]) -> int | None:
-        """Count the next tokens up to the one that closes the thinking; None if none of them does."""
+        """Return how many of the next tokens it takes to close the thinking; None if they do not."""
         at, _, over = self._scan(self._tail, tokens)
         return at if over and not self.over else None
 

@@ -1,9 +1,9 @@
-"""Pruning a draft tree before the target reads it: ARC-Decode's section 3.2, and its rivals (A.3.5).
+"""Prune a draft tree before the target reads it: ARC-Decode's section 3.2 and its rivals (A.3.5).
 
 Pure functions over the nodes of one tree: ``parents`` (before their children, -1 for the root),
 ``depths`` (0 for children of the root), and the drafter's log-probabilities. Each rule returns for
-every node whether it is kept; the kept ones always form a tree. Plain numbers in plain loops: for the
-few dozen nodes of a tree that takes a fifth of the time of tensor operations.
+every node whether it is kept; the kept nodes always form a tree. For the few dozen nodes of a tree,
+plain Python loops take a fifth of the time of tensor operations.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-LARGEST = 700.0  # exponent of a score
+LARGEST = 700.0  # largest exponent of a score, against overflow
 RULES = ("none", "entropy", "depth", "depth_exp", "accum_prob")
 
 
@@ -35,11 +35,11 @@ def confidence(
 
 
 def covering(score: Sequence[float], depths: Sequence[int], eps: float) -> list[bool]:
-    """Return K_d (eq. 3): the smallest set of each depth with 1 - eps of its mass; ties stay."""
+    """Return K_d (eq. 3): at each depth, the smallest set with 1 - eps of the mass; ties stay."""
     kept = [False] * len(score)
     for level in _levels(depths):
         wanted = (1 - eps) * math.fsum(score[node] for node in level)
-        covered = above = 0.0  # the mass so far, and of it what is strictly above this node
+        covered = above = 0.0  # mass so far; mass of nodes with strictly higher scores
         last = math.inf
         for node in sorted(level, key=lambda node: -score[node]):
             if score[node] < last:
@@ -72,13 +72,13 @@ def entropy_guided(
             if stands:
                 families.setdefault(above, []).append(node)
         for family in families.values():
-            if not any(kept[node] for node in family):  # reinsertion of the first of the best
+            if not any(kept[node] for node in family):  # reinsert the first of the best
                 kept[max(family, key=lambda node: score[node])] = True
     return kept
 
 
 def ranked(score: Sequence[float], parents: Sequence[int], share: float) -> list[bool]:
-    """Return the rivals' choice: the best ``share`` of nodes that have all their ancestors (A.3.5)."""
+    """Return the rivals' choice (A.3.5): of the best ``share`` of nodes, those with all their ancestors."""
     count = max(1, round(share * len(score)))
     best = set(sorted(range(len(score)), key=lambda node: -score[node])[:count])
     kept: list[bool] = []
@@ -90,7 +90,7 @@ def ranked(score: Sequence[float], parents: Sequence[int], share: float) -> list
 def rival_score(
     rule: str, path: Sequence[float], depths: Sequence[int], bias: float
 ) -> list[float]:
-    """Return a rival's score: linear or exponential bias towards depth, or the path's probability."""
+    """Return a rival's score: a linear or exponential bias towards depth, or the path's probability."""
     if rule == "depth":
         return [math.exp(own) + bias * depth for own, depth in zip(path, depths, strict=True)]
     # without a bias, the path's probability alone
@@ -101,7 +101,7 @@ def rival_score(
 
 
 def _levels(depths: Sequence[int]) -> list[list[int]]:
-    """Return the nodes of each depth, from the root on."""
+    """Return the nodes of each depth, from the root."""
     levels: list[list[int]] = [[] for _ in range(max(depths, default=-1) + 1)]
     for node, depth in enumerate(depths):
         levels[depth].append(node)

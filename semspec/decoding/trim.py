@@ -1,4 +1,4 @@
-"""Shortening of drafts to what can still be committed, before a model reads them."""
+"""Shorten drafts to what can still be committed, before a model reads them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def shared(first: Iterable[Any], second: Iterable[Any]) -> int:
 
 
 def along(tokens: Sequence[int], parents: Sequence[int], way: Sequence[int]) -> list[int]:
-    """Return the nodes of a tree along ``way``, from the root on; of duplicates the first."""
+    """Return the nodes of a tree along the tokens ``way``, from the root; the first of duplicates."""
     path: list[int] = []
     ahead = iter(way)
     at, wanted = -1, next(ahead, None)
-    # children come after their parents, so one look at each node is enough
+    # children come after their parents, so one pass is enough
     for node, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
         if parent == at and token == wanted:
             path.append(node)
@@ -44,7 +44,7 @@ def along(tokens: Sequence[int], parents: Sequence[int], way: Sequence[int]) -> 
 
 
 def first_path(parents: Sequence[int]) -> list[int]:
-    """Return the nodes of a tree along first children, from the root on."""
+    """Return the nodes along first children, from the root."""
     path: list[int] = []
     for node, parent in enumerate(parents):
         if parent == (path[-1] if path else -1):  # the first after it: parents come first
@@ -55,11 +55,11 @@ def first_path(parents: Sequence[int]) -> list[int]:
 def trim(
     draft: Draft, left: int, stop_ids: Collection[int], thinking: Thinking | None = None
 ) -> None:
-    """Drop what follows an end of text, or (``thinking`` given) the unit that ends the thinking.
+    """Drop what follows an end of text, or with ``thinking`` what follows the unit that ends the thinking.
 
-    A tree also loses nodes deeper than the ``left`` tokens that may still be written; a chain respects
-    ``Room`` by itself. Whole families stay or go, depending on their ancestors alone, so that siblings
-    keep the distribution they were drawn from.
+    A tree also loses nodes deeper than the ``left`` tokens that may still be written; a chain already respects
+    ``Room``. Whole families of siblings stay or go by their ancestors alone, so siblings keep the distribution
+    they were drawn from.
     """
     if draft.parents is not None:
         _trim_tree(draft, left, stop_ids, thinking)
@@ -103,7 +103,7 @@ def _trim_tree(
 
 
 def keep_nodes(draft: Draft, nodes: Sequence[int]) -> None:
-    """Keep only these nodes of a tree, given in ascending order and with all their ancestors."""
+    """Keep only ``nodes`` of a tree, given in ascending order with all their ancestors."""
     parents = draft.parents
     assert parents is not None
     count = len(draft.tokens)

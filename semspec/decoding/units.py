@@ -1,4 +1,4 @@
-"""Functions that all splitters share."""
+"""Functions shared by all splitters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from semspec.types import Boundary
 
 
 def unit_ends(boundary: Boundary, tokens: Iterable[int]) -> list[int]:
-    """Return the ends of all complete units of a sequence, as streaming the tokens would give them.
+    """Return the ends of all complete units of a sequence, as when the tokens are streamed.
 
-    A unit whose end only the next token would reveal is unfinished when there is none.
+    A unit at the end of the sequence is incomplete if only a next token would reveal its end.
     """
     steps = map(boundary.feed, tokens)
     return [count + step for count, step in enumerate(steps, start=1) if step is not None]

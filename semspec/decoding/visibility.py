@@ -1,4 +1,4 @@
-"""What the tokens of a pass see of each other, as a mask that is added to attention's scores."""
+"""Which tokens of a pass see each other, as a mask that is added to the attention scores."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from semspec.deferred import Tensor, torch
 
 
 def folded_mask(unseen: NDArray[np.bool_], before: int, repeats: int = 1) -> Tensor:
-    """Return [tokens * repeats, before + columns]: 0 for each row of the cache that a token sees, else -inf.
+    """Return a mask [tokens * repeats, before + columns]: 0 where a token sees a row of the cache, else -inf.
 
-    ``unseen`` [tokens, columns] marks what a token must not see of the last rows; all see the rows before them. ``repeats``: each
-    token's row so often, one after the other, as heads that share keys stand beside each other. Attention would convert a mask
-    of true and false anew in every layer.
+    ``unseen`` [tokens, columns] marks which of the last rows a token must not see; all tokens see the ``before`` rows.
+    ``repeats``: repeat each token's row, for heads that share keys. The mask is float because attention would convert a
+    boolean one again in every layer.
     """
     tokens, columns = unseen.shape
     mask = np.zeros((tokens, repeats, before + columns), np.float32)

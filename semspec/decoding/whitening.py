@@ -1,4 +1,4 @@
-"""Whitened rows of the target's input embeddings: read once, kept for all problems of a rule."""
+"""Whitened rows of the target's input embeddings, read once and kept for all problems of a rule."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.types import EMBEDDINGS, Answer, Context, Query
 
-PART = 8192  # rows of a whole table that are read at a time
-WHOLE = 4096  # rows of a table that is read at once, the first time that one of them is asked for
-LIMIT = 16384  # rows that are kept at most: a large model's take 16 KiB each
+PART = 8192  # rows per read of a whole table
+WHOLE = 4096  # a table of at most so many rows is read whole on first use
+LIMIT = 16384  # most rows kept: a large model's take 16 KiB each
 
 
 class Whitened:
-    """W e_t of the tokens met so far, where W = diag(1 / sigma); sigma is measured if not given."""
+    """W e_t of the tokens seen so far, with W = diag(1 / sigma); sigma is measured if not given."""
 
     def __init__(self, sigma: Tensor | None) -> None:
         self.scale = None if sigma is None else inverse_deviation(sigma)
-        self.rows = torch.empty(0, 0)  # with spare room
+        self.rows = torch.empty(0, 0)  # grows with spare rows
         self._places: dict[int, int] = {}
 
     def places(
@@ -28,7 +28,7 @@ class Whitened:
         """Return the tokens' positions in ``rows``; new tokens are read first, without a pass."""
         if self.scale is None:
             self.scale = inverse_deviation((yield from deviation(context, kit, vocabulary)))
-        # again if another problem's tokens took the room while these were being read
+        # repeat if another problem's tokens evicted these meanwhile
         while missing := [t for t in dict.fromkeys(tokens) if t not in self._places]:
             wanted = range(vocabulary) if vocabulary <= WHOLE else missing
             self._keep(wanted, (yield from embeddings(wanted, context, kit)))
@@ -52,7 +52,7 @@ class Whitened:
 
 def embeddings(tokens: Sequence[int], context: Context, kit: Kit) -> Plan[Tensor]:
     """Read rows [tokens, width] of the target's input embeddings, float32."""
-    # as siblings, so that any number of them fits after a long context
+    # as siblings, so that any number fits after a long context
     asked = ("target", context, kit.sampling, kit.rng)
     query = Query(*asked, tokens=tokens, parents=[-1] * len(tokens), reads=(EMBEDDINGS,))
     answer: Answer = yield query

@@ -1,7 +1,7 @@
-"""Reads for drafters that watch, added to passes that the target makes anyway.
+"""Add the reads of watching drafters to passes that the target makes anyway.
 
-A watcher's reads join every query that scores a draft or lets the target write, and once the context has
-been extended it is given the rows of the tokens that were committed.
+A watcher's reads join every query that scores a draft or lets the target write. After the context was
+extended, the watcher gets the rows of the committed tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Witness:
-    """The watchers of one problem, and the rows that are kept for them."""
+    """The watchers of one problem, and the rows kept for them."""
 
     def __init__(self, context: Context, sessions: Sequence[DraftSession]) -> None:
         self.context = context
@@ -26,7 +26,7 @@ class Witness:
         wanted = [read for session in self.watchers for read in session.watches]
         self.reads: tuple[Read, ...] = tuple(dict.fromkeys(wanted))
         self._scored: tuple[Draft, int, Answer] | None = None
-        self.resting = False  # while the target writes, nothing is read: watchers ask for it later
+        self.resting = False  # nothing is read while the target writes; watchers ask for it later
 
     def joined(self, query: Query) -> Query:
         """Add the watchers' reads to a query."""
@@ -35,7 +35,7 @@ class Witness:
         return query
 
     def judging(self, plan: Plan[T], draft: Draft) -> Plan[T]:
-        """Run a rule's plan; its pass over the draft also reads for the watchers."""
+        """Run a rule's plan, and read for the watchers in its pass over the draft."""
         self._scored, self.resting = None, False
         if not self.reads:
             return plan
@@ -57,7 +57,7 @@ class Witness:
         return query.context is self.context and asked == expected
 
     def settle(self) -> None:
-        """Hand over the rows along the path that the context took since the draft was judged."""
+        """Give the watchers the rows along the path that the context took since the draft was judged."""
         if self._scored is None:
             return
         (draft, root, answer), self._scored = self._scored, None
@@ -68,7 +68,7 @@ class Witness:
         self._show(Seen(root - 1, len(rows), values))
 
     def wrote(self, answer: Answer) -> None:
-        """Hand over the rows that the target drew the context's last tokens from."""
+        """Give the watchers the rows that the target drew the context's last tokens from."""
         count = len(answer.tokens)
         if self.reads and count and not self.resting:
             values = {read: answer[read] for read in self.reads}

@@ -1,4 +1,4 @@
-"""The target's own writing: plainly, or in rounds of token drafts ("nested")."""
+"""The target's own writing: plain, or in rounds of token drafts ("nested")."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from semspec.types import (
 
 @dataclass(slots=True)
 class Pen:
-    """A drafter and a rule for tokens, with which the target writes the units handed to it."""
+    """A drafter and a token rule that help the target write the units handed to it."""
 
     drafter: DraftSession
     rule: RuleSession
-    pace: Pace  # how much is drafted at a time
+    pace: Pace  # how much to draft at a time
 
 
 @dataclass(slots=True)
 class Writing:
-    """One problem's text while it is written: at most ``budget`` tokens after the prompt."""
+    """One problem's text in progress: at most ``budget`` tokens after the prompt."""
 
     context: Context
     kit: Kit
     budget: int
     pen: Pen | None = field(default=None, kw_only=True)  # None: the target writes plainly
-    # what the target writes plainly is held to, in one piece
+    # constrains what the target writes plainly in one piece
     grammar: Grammar | None = field(default=None, kw_only=True)
     witness: Witness = field(init=False)
 
@@ -72,7 +72,7 @@ class Writing:
     def judged(
         self, rule: RuleSession, draft: Draft, done: Round, alone: Handover | None = None
     ) -> Plan[Verdict]:
-        """Let a rule judge a draft; if nothing was drafted, the target writes ``alone``, or one unit."""
+        """Let a rule judge a draft; for an empty draft, hand over ``alone``, or one unit."""
         if not draft.tokens and not draft.halted:
             return Verdict(handover=alone or Handover())
         judging = booked(rule.judge(self.context, draft), done)
@@ -81,7 +81,7 @@ class Writing:
     def write(self, handover: Handover, done: Round, gives_way: bool = False) -> Plan[None]:
         """Let the target continue until its units are complete.
 
-        ``gives_way``: of units that are tokens fewer will do, where others wait for a verdict on their drafts.
+        ``gives_way``: if units are tokens, fewer will do when others wait for a verdict on their drafts.
         """
         limit = min(self.left, handover.limit or self.left)
         boundary = None
@@ -94,8 +94,8 @@ class Writing:
         ask = partial(Generate, grammar=self.grammar, onward=onward)
         units = handover.units or 1
         if stops_of(boundary).cap == 1 and self.pen is None:
-            # no end has to be looked for: so many tokens are so many units
-            gives_way &= self.grammar is None  # a grammar begins with each question
+            # units are tokens, so no ends have to be found
+            gives_way &= self.grammar is None  # a grammar restarts with each query
             generate = ask(min(limit, units), gives_way=gives_way)
             yield from self._write_plainly(generate, done)
             done.handed_ends = list(range(1, len(done.handed) + 1))
@@ -120,10 +120,10 @@ class Writing:
         return answer
 
     def _write_nested(self, pen: Pen, generate: Generate, done: Round) -> Plan[None]:
-        """Write the target's units in rounds of drafts and verdicts at token level.
+        """Write the target's units in rounds of token drafts and verdicts.
 
-        The text is cut after the token that reveals the last end. Tokens beyond it are dropped whatever
-        they are, so those kept have the nested rule's law: the target's own, if that rule is lossless.
+        The text is cut after the token that reveals the last end. Tokens beyond it are dropped whatever they are, so
+        the kept ones follow the nested rule's distribution: the target's own if that rule is lossless.
         """
         context, stop_ids = self.context, self.kit.stop_ids
         while len(done.handed) < generate.limit and len(done.handed_ends) < generate.units:
@@ -151,7 +151,7 @@ class Writing:
             self.witness.settle()
             if answer is not None and taken == len(tokens):
                 self.witness.wrote(answer)
-            # all of it counts as time in which the target writes its own unit
+            # all of it counts as the target's writing time
             add(inner, done, "write")
             if self.ended:
                 return
@@ -162,7 +162,7 @@ class Writing:
             pen.drafter.observe(context, inner)
 
     def _draft_nested(self, pen: Pen, left: int, inner: Round) -> Plan[Draft]:
-        """Ask the pen's drafter for what its pace says, as far as it could be committed."""
+        """Ask the pen's drafter for what its pace says, cut to what could be committed."""
         pen.pace.behind(len(self.context))
         if not (units := pen.pace.units()):
             return Draft()
@@ -174,7 +174,7 @@ class Writing:
         return draft
 
     def _write_on(self, pen: Pen, limit: int, generate: Generate, done: Round) -> Plan[None]:
-        """Let the target write plainly, up to the units' end: a pen rests whose drafts do not pay."""
+        """Let the target write plainly while drafts do not pay, at most to the units' end."""
         self.witness.resting = pen.pace.resting
         units, inner = generate.units - len(done.handed_ends), Round()
         answer = yield from self._ask(Generate(limit, generate.boundary, units), inner)
@@ -198,7 +198,7 @@ def kept_tokens(draft: Draft, verdict: Verdict) -> list[int]:
 def _through_last_end(
     tokens: Sequence[int], generate: Generate, done: Round, stop_ids: Collection[int]
 ) -> int:
-    """Count the tokens up to a unit's last end or the text's; append ends to ``done.handed_ends``."""
+    """Return how many tokens lead up to the last requested end or the text's; append ends to ``done.handed_ends``."""
     for taken, token in enumerate(tokens, start=1):
         end = generate.boundary.feed(token) if generate.boundary is not None else None
         if end is not None:

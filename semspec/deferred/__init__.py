@@ -1,9 +1,9 @@
-"""Heavy dependencies, imported when they are first used.
+"""Heavy dependencies, imported on first use.
 
     from semspec.deferred import Tensor, torch
 
-Finding the plugins imports all of them; without this, ``--help`` and a misspelt option would wait seconds
-for torch. ``Tensor`` stands in annotations only: what runs asks for ``torch.Tensor``.
+Discovery imports all plugins; without this, ``--help`` or a misspelt option would wait seconds for torch.
+Use ``Tensor`` only in annotations, and ``torch.Tensor`` in code that runs.
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ if TYPE_CHECKING:
 else:
 
     class _Deferred:
-        """A module that is imported when an attribute of it is first asked for."""
+        """A module that is imported when one of its attributes is first used."""
 
         def __init__(self, name: str) -> None:
             self.__name__ = name
 
         def __getattr__(self, attribute: str) -> Any:
             found = getattr(import_module(self.__name__), attribute)
-            setattr(
-                self, attribute, found
-            )  # the next time it costs what a module's attribute costs
+            setattr(self, attribute, found)  # later uses cost no more than a module's attribute
             return found
 
     hydra = _Deferred("hydra")
@@ -46,7 +44,7 @@ else:
 
 
 def load_torch() -> None:
-    """Import torch now, where its seconds would otherwise count as a problem's."""
+    """Import torch now, so that its seconds do not count as a problem's."""
     import_module("torch")
 
 

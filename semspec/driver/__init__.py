@@ -1,19 +1,19 @@
-"""The driver: answer what plans ask, for one problem or many at a time, and take the times.
+"""The driver: answer the queries of plans, for one problem or many at a time, and measure times.
 
-An engine in this process answers batches. Plans then run in lockstep (``lockstep``): every waiting question for the
-same model goes into one batch. A plan that ends makes room for the next one at once, so that ``concurrency`` problems
-are always under way. Where a plan asks two models at the same time (drafting ahead), their batches run side by side.
+An engine in this process answers batches. Plans then run in lockstep (``lockstep``): all waiting queries to the same
+model go into one batch. When a plan ends, the next one starts at once, so ``concurrency`` problems are always running.
+If a plan asks two models at the same time (drafting ahead), their batches run in parallel.
 
-Servers take every question as it comes (``protocols.Concurrent``) and batch by themselves. Plans then run freely
-(``freely``): each goes on as soon as its own answer is there, and a slow one holds up nobody.
+Servers take every query as it comes (``protocols.Concurrent``) and batch by themselves. Plans then run freely
+(``freely``): each continues as soon as its own answer is there, and a slow one holds up nobody.
 
-Plans are given all at once, or they arrive while others run (``Inbox``): a plan that arrives begins at the next
-turn, and what goes wrong with it is its own affair.
+Plans are given all at once, or arrive while others run (``Inbox``). A plan that arrives begins at the next turn, and
+its errors do not affect the others.
 
-Plans read no clock. An engine stamps each answer with the seconds of its pass; ``Timed`` stamps each
-draft with the seconds of the drafter's own work; ``Finished`` has those of the whole problem.
+Plans read no clock. An engine stamps each answer with the seconds of its pass, ``Timed`` stamps each draft with
+the seconds of the drafter's own work, and ``Finished`` has the seconds of the whole problem.
 
-``way`` has what lockstep and freely share. Import every name from here.
+``way`` has what lockstep and freely share. Import all names from here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who runs plans: in lockstep, or freely where every engine takes questions one by one."""
+"""Run plans: in lockstep, or freely if every engine takes queries one by one."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ T = TypeVar("T")
 
 
 class Driver:
-    """Run plans over engines, one for each role that the plans ask.
+    """Runs plans over engines, one for each role that the plans ask.
 
-    ``costs`` are told what each question has cost, together with what its plan did afterwards.
+    ``costs`` receives the cost of each query, including what its plan did afterwards.
     """
 
     def __init__(self, engines: Mapping[Role, Engine], costs: Costs | None = None) -> None:
         self.engines, self.costs = engines, costs
-        self._pool: ThreadPoolExecutor | None = None  # made when models first run side by side
+        self._pool: ThreadPoolExecutor | None = None  # created when models first run in parallel
 
     @property
     def free(self) -> bool:
-        """True if plans run freely: every engine takes questions one by one."""
+        """True if plans run freely: every engine takes queries one by one."""
         return all(isinstance(engine, Concurrent) for engine in self.engines.values())
 
     def run(
         self, plans: Iterable[tuple[Context, Plan[T]]] | Inbox[T], concurrency: int = 1
     ) -> Iterator[Finished[T]]:
-        """Yield each plan's result as it ends; new plans are taken from ``plans`` only when needed."""
+        """Yield each plan's result as it ends; take new plans from ``plans`` only when needed."""
         with closing(self.turns(plans, concurrency)) as turns:
             for done in turns:
                 if done is not None:
@@ -49,10 +49,10 @@ class Driver:
         concurrency: int = 1,
         forget: Callable[[Context], None] | None = None,
     ) -> Turns[Finished[T]]:
-        """Run plans as ``run`` does, and yield None whenever answers have moved a plan on.
+        """Run plans as ``run`` does, and also yield None whenever answers have advanced a plan.
 
-        From an inbox it runs what arrives, until that is closed; an error then ends its own plan alone, which may also
-        catch it. ``forget`` is called with the context of a plan that has ended; the engines forget it unless given.
+        With an inbox, run what arrives until it is closed; an error then ends only its own plan, which may also catch it.
+        ``forget`` is called with the context of each finished plan, by default to let the engines forget it.
         """
         waiting = plans if isinstance(plans, Inbox) else Given(plans)
         given = self.engines, self.costs, waiting, concurrency, forget or self.forget
@@ -68,7 +68,7 @@ class Driver:
             engine.forget(context)
 
     def _threads(self) -> ThreadPoolExecutor:
-        """Return the threads on which models run side by side."""
+        """Return the threads on which models run in parallel."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(len(self.engines))
         return self._pool

@@ -1,4 +1,4 @@
-"""Plans that run freely: each goes on as soon as its own answer is there."""
+"""Run plans freely: each continues as soon as its own answer is there."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 class Clock:
-    """A clock that runs at one over the number of plans under way, so that shares sum to wall time."""
+    """A clock that runs at 1 / (number of running plans), so that the plans' shares add up to wall time."""
 
     def __init__(self) -> None:
         self.shared, self._last = 0.0, time.perf_counter()
 
     def tick(self, running: int) -> float:
-        """Bring the clock up to date; call it whenever the number of plans is about to change."""
+        """Advance the clock; call it whenever the number of running plans is about to change."""
         now = time.perf_counter()
         self.shared += (now - self._last) / max(running, 1)
         self._last = now
@@ -33,9 +33,9 @@ class Clock:
 
 @dataclass(eq=False)
 class Freely(Way[T]):
-    """Plans that run freely, over engines that all take questions one by one."""
+    """Plans that run freely, over engines that all take queries one by one."""
 
-    # a plan whenever one of its answers is there; None: something has arrived, or was given up
+    # a plan for each of its answers that is there; None: a plan has arrived or was given up
     _told: SimpleQueue[Running[T] | None] = field(default_factory=SimpleQueue, init=False)
     _clock: Clock = field(default_factory=Clock, init=False)
 
@@ -73,12 +73,12 @@ class Freely(Way[T]):
                 yield None
 
     def _go_on(self, one: Running[T]) -> Finished[T] | None:
-        """Let a plan go on whose answers are all there; return what became of it if it has ended."""
+        """Continue a plan whose answers are all there; return its result if it has ended."""
         waited = time.perf_counter() - one.since
         one.model_seconds += waited
         answers = [self._result(future) for future in one.waits]
         for query, answer in zip(one.queries, answers, strict=True):
-            # of several questions, each by what its own server says; what was under way before it was asked for, too
+            # with several queries, or an answer begun before it was asked for, use the server's own time
             stamped = isinstance(answer, Answer) and (len(answers) > 1 or answer.onward)
             own = answer.seconds if isinstance(answer, Answer) and stamped else waited
             load = self.costs.load if self.costs is not None else 0
@@ -91,17 +91,17 @@ class Freely(Way[T]):
         one.since, one.left = time.perf_counter(), len(one.queries)
         one.waits = []
         asked = {query.model for query in one.queries}
-        for role, engine in self.engines.items():  # one that writes onward is not wanted now
+        for role, engine in self.engines.items():  # stop engines that write onward unasked
             if role not in asked and isinstance(engine, Onward):
                 engine.halt(one.context)
         for query in one.queries:
-            engine = cast(Concurrent, self.engines[query.model])  # as ``Driver.free`` has found
+            engine = cast(Concurrent, self.engines[query.model])  # checked by ``Driver.free``
             one.waits.append(engine.submit(query))
         for future in one.waits:
             future.add_done_callback(lambda _: self._told.put(one))
 
     def _result(self, future: Future[Answer]) -> Answer | Exception:
-        """Return an answer; where plans come from an inbox, an error instead of raising it."""
+        """Return an answer; with an inbox, return an error instead of raising it."""
         try:
             return future.result()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Plans that wait to be run: given all at once, or arriving while others run."""
+"""Plans waiting to run: given all at once, or arriving while others run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class Inbox(Generic[T]):
-    """Plans that arrive from other threads while earlier ones run, and word of those that are given up.
+    """Plans that arrive from other threads while earlier ones run, and notes of those given up.
 
-    Closing it ends the driver once everything in it is done.
+    Closing it ends the driver once all its plans are done.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Inbox(Generic[T]):
         self._tell()
 
     def drop(self, context: Context) -> bool:
-        """Give a plan up, whether it runs or waits; True if it had not begun, so that nothing will be heard of it."""
+        """Give up a plan, running or waiting; return True if it had not begun, so it will give no result."""
         with self._changed:
             for item in self._waiting:
                 if item[0] is context:
@@ -57,11 +57,11 @@ class Inbox(Generic[T]):
     # ---- for the driver -------------------------------------------------------------------------
 
     def wake_by(self, wake: Callable[[], object]) -> None:
-        """Name what wakes a driver that waits for something else."""
+        """Set the function that wakes a driver waiting for something else."""
         self._wake = wake
 
     def take(self, idle: bool) -> tuple[Context, Plan[T]] | None:
-        """Return the next plan, or None; an ``idle`` driver waits until something has changed."""
+        """Return the next plan or None; with ``idle``, wait until there is one or the inbox is closed."""
         with self._changed:
             while idle and not (self._waiting or self._closed):
                 self._changed.wait()
@@ -86,7 +86,7 @@ class Inbox(Generic[T]):
 
 
 class Given(Generic[T]):
-    """Plans that are all there from the beginning; they are taken only when needed."""
+    """Plans that are all given at the start; they are taken only when needed."""
 
     def __init__(self, plans: Iterable[tuple[Context, Plan[T]]]) -> None:
         self._plans, self.over = iter(plans), False

@@ -1,4 +1,4 @@
-"""Plans in lockstep: every waiting question for the same model goes into one batch."""
+"""Run plans in lockstep: all waiting queries to the same model go into one batch."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from semspec.driver.way import Turns, Way
 from semspec.types import Answer, Query, Role
 
 T = TypeVar("T")
-SPARED = 8  # turns of drafts alone while others wait for the target: a tree of drafts takes one for each level
+SPARED = 8  # most turns in a row of drafts alone while others wait for the target: a tree takes one per level
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one model was asked in a turn, and what came of it."""
+    """The queries to one model in a turn, and their answers."""
 
     queries: Sequence[Query]
     replies: Sequence[Answer | Exception]
     seconds: float  # that the model took
-    waited: (
-        float  # that who asked has waited: for the slowest model, where several ran side by side
-    )
+    # that the callers waited: for the slowest model if several ran in parallel
+    waited: float
 
 
 @dataclass(eq=False)
 class Lockstep(Way[T]):
-    """Plans in lockstep."""
+    """Runs plans in lockstep."""
 
-    threads: Callable[[], ThreadPoolExecutor] = field(kw_only=True)  # models side by side run there
+    threads: Callable[[], ThreadPoolExecutor] = field(kw_only=True)  # for models in parallel
     _spared: int = field(default=0, init=False)  # turns in a row in which drafts came first
 
     def turns(self) -> Turns[Finished[T]]:
@@ -45,7 +44,7 @@ class Lockstep(Way[T]):
                 done = self.moved(one, None)
                 if done is None:
                     self.running.append(one)
-                else:  # it had nothing to ask
+                else:  # it asked nothing
                     yield done
             self.give_up()
             if self.running:
@@ -55,7 +54,7 @@ class Lockstep(Way[T]):
                 return
 
     def _turn(self) -> Iterator[Finished[T]]:
-        """Answer the questions that are waiting now, one batch for each model."""
+        """Answer the queries that wait now, one batch per model."""
         turn = self._next()
         batches = self._ask(turn)
         if self.costs is not None:
@@ -67,10 +66,10 @@ class Lockstep(Way[T]):
         yield from ended
 
     def _next(self) -> list[Running[T]]:
-        """Return the plans whose questions are answered now.
+        """Return the plans whose queries are answered now.
 
-        Drafts come first, where others wait for the target: then both wait for the target together. After ``SPARED`` such turns in
-        a row the others get theirs: some rules ask the small model for as long as it is sure.
+        If some plans wait for the target and others draft, drafts come first, so that then all share the target's pass.
+        After ``SPARED`` such turns in a row all are answered: some rules ask the small model for as long as it is sure.
         """
         drafting = [one for one in self.running if all(q.model != "target" for q in one.queries)]
         first = 0 < len(drafting) < len(self.running) and self._spared < SPARED
@@ -78,7 +77,7 @@ class Lockstep(Way[T]):
         return drafting if first else list(self.running)
 
     def _ask(self, turn: Sequence[Running[T]]) -> Mapping[Role, Batch]:
-        """Ask each model what plans want of it; side by side, where a plan waits for several."""
+        """Ask each model its batch, in parallel if a plan waits for several models."""
         asked: dict[Role, list[Query]] = {}
         for one in turn:
             for query in one.queries:
@@ -99,7 +98,7 @@ class Lockstep(Way[T]):
     def _hand_out(
         self, turn: Sequence[Running[T]], batches: Mapping[Role, Batch]
     ) -> tuple[float, list[Finished[T]]]:
-        """Let plans go on with their answers; return the seconds of what they did then, and which have ended."""
+        """Continue the plans with their answers; return the seconds they took and the results of those that ended."""
         replies = {role: iter(batch.replies) for role, batch in batches.items()}
         own, ended = 0.0, list[Finished[T]]()
         for one in turn:
@@ -113,7 +112,7 @@ class Lockstep(Way[T]):
         return own, ended
 
     def _tell_costs(self, batches: Mapping[Role, Batch], own: float) -> None:
-        """Tell the cost model what this turn has taken, ``own`` being the plans' own work behind the answers."""
+        """Report the costs of this turn; ``own``: seconds of the plans' own work after the answers."""
         for batch in batches.values():
             together = company(len(batch.queries), self.concurrency)
             self.count(batch.queries, batch.replies, batch.seconds, own, together)
@@ -127,7 +126,7 @@ class Lockstep(Way[T]):
     def _answered(
         self, item: tuple[Role, list[Query]]
     ) -> tuple[Sequence[Answer | Exception], float]:
-        """Answer a batch; an error is the answer of all who asked."""
+        """Answer a batch; an error becomes the answer to every query."""
         started = time.perf_counter()
         try:
             return self._timed(item)

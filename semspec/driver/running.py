@@ -1,4 +1,4 @@
-"""A plan that is under way, and one that has ended."""
+"""A running plan, and a finished one."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Finished(Generic[T]):
-    """A plan that has ended."""
+    """A finished plan."""
 
     context: Context
     value: T  # None where ``error`` says why there is none
     seconds: float  # wall time from its first step to its last
-    model_seconds: float  # of these, waiting for models
-    # its share of the wall time: at each moment the plans under way share alike; None in lockstep
+    model_seconds: float  # the part spent waiting for models
+    # its share of the wall time, which running plans divide equally at each moment; None in lockstep
     share: float | None = None
-    error: Exception | None = None  # of a plan from an inbox: the others go on
+    error: Exception | None = None  # for a plan from an inbox, while the others go on
 
 
 @dataclass(slots=True, eq=False)
 class Running(Generic[T]):
-    """A plan that is under way."""
+    """A running plan."""
 
     context: Context
     plan: Plan[T]
     asked: Query | tuple[Query, ...] = ()
     started: float = field(default_factory=lambda: time.perf_counter())
     model_seconds: float = 0.0
-    # running freely
+    # only if plans run freely
     begun: float = 0.0  # the shared clock when it started
     waits: list[Future[Answer]] = field(default_factory=list)
-    left: int = 0  # answers that are not there yet
+    left: int = 0  # answers still missing
     since: float = 0.0  # when it asked
-    gone: bool = False  # given up: what still comes for it is of no use
+    gone: bool = False  # given up: answers that still come are ignored
 
     @property
     def queries(self) -> tuple[Query, ...]:
         return self.asked if isinstance(self.asked, tuple) else (self.asked,)
 
     def send(self, answers: Sequence[Answer | Exception]) -> None:
-        """Give the plan its answers, or the first error; raises StopIteration when the plan has ended."""
+        """Send the plan its answers, or throw the first error into it; raises StopIteration when it has ended."""
         error = next((one for one in answers if isinstance(one, Exception)), None)
         if error is not None:
             self.asked = self.plan.throw(error)

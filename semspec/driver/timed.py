@@ -1,4 +1,4 @@
-"""Drafters under a stopwatch."""
+"""Measure the time of drafters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semspec.types import Answer, Context, Draft, Query, Room, Round, Seen
 class Timed:
     """A drafter's session that stamps its drafts with the seconds of its own work.
 
-    Waiting for answers is no work of its own: their seconds come with the answers.
+    Waiting for answers does not count; the answers bring their own seconds.
     """
 
     def __init__(self, session: DraftSession, costs: Costs | None = None) -> None:

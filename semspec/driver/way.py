@@ -1,4 +1,4 @@
-"""What both ways of running plans share: who is under way, who comes next, and what becomes of them."""
+"""What both ways of running plans share: running plans, waiting plans, and results."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from semspec.types import Answer, Context, Query, Role
 
 T = TypeVar("T")
 Turns: TypeAlias = Generator[T | None, None, None]
-"""Results as they are there, and None for every turn in between."""
+"""Results as they come, and None for every turn in between."""
 
 
 @dataclass(eq=False)
 class Way(Generic[T]):
-    """Plans under way over engines, ``concurrency`` at a time."""
+    """Runs plans over engines, ``concurrency`` at a time."""
 
     engines: Mapping[Role, Engine]
-    costs: Costs | None  # are told what each question has cost
+    costs: Costs | None  # receives the cost of each query
     waiting: Inbox[T] | Given[T]
     concurrency: int
     forget: Callable[[Context], None]  # called with the context of a plan that has ended
     running: list[Running[T]] = field(default_factory=list, init=False)
 
     def turns(self) -> Turns[Finished[T]]:
-        """Run all plans; yield each one's result as it ends, and None whenever answers have moved a plan on."""
+        """Run all plans; yield each result as its plan ends, and None whenever answers have advanced a plan."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give up what is still under way."""
+        """Give up all running plans."""
         for left in self.running:
             left.plan.close()
             self.forget(left.context)
@@ -51,7 +51,7 @@ class Way(Generic[T]):
         answers: Sequence[Answer | Exception] | None,
         share: Callable[[], float | None] = lambda: None,
     ) -> Finished[T] | None:
-        """Let a plan go on, with answers or from its beginning; return what became of it if it has ended."""
+        """Start a plan (no answers) or continue it; return its result if it has ended."""
         try:
             if answers is None:
                 one.asked = next(one.plan)
@@ -66,12 +66,12 @@ class Way(Generic[T]):
         return None
 
     def ended(self, one: Running[T]) -> None:
-        """Take a plan that has ended from those under way."""
+        """Remove a finished plan from the running ones."""
         self.running.remove(one)
         self.forget(one.context)
 
     def give_up(self) -> None:
-        """Close the plans that were given up."""
+        """Close the running plans that were given up."""
         for context in self.waiting.given_up():
             for one in [one for one in self.running if one.context is context]:
                 one.gone = True
@@ -82,10 +82,10 @@ class Way(Generic[T]):
     # ---- for the cost model ---------------------------------------------------------------------
 
     def weigh(self) -> None:
-        """Let the cost model know how many plans are going to be under way, where that changes.
+        """Tell the cost model how many plans are about to run, if that number can change.
 
-        Plans that are all given at once become fewer at the end. A recorded table decides as if they did not: what becomes of a
-        problem then depends on it alone.
+        Plans that are all given at once become fewer at the end. A recorded table ignores that, so that a problem's result
+        depends only on the problem.
         """
         if self.costs is None:
             return
@@ -105,7 +105,7 @@ class Way(Generic[T]):
         own: float,
         together: int,
     ) -> None:
-        """Tell the cost model what questions of one model have taken, if they were answered."""
+        """Report the time of one model's queries to the cost model, if all were answered."""
         answers = [reply for reply in replies if isinstance(reply, Answer)]
         if self.costs is not None and len(answers) == len(queries):
             pairs = list(zip(queries, answers, strict=True))

@@ -1,1 +1,1 @@
-"""How benchmark programs of others run semspec."""
+"""Adapters for other projects' benchmark programs."""

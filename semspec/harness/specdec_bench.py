@@ -1,9 +1,9 @@
-"""A model for NVIDIA's ``specdec_bench`` (Model-Optimizer, examples/specdec_bench), by its interface alone.
+"""A model with the interface of NVIDIA's ``specdec_bench`` (Model-Optimizer, examples/specdec_bench).
 
     from semspec.harness.specdec_bench import SemspecModel
     engines_available["SEMSPEC"] = SemspecModel      # in specdec_bench's run.py
 
-What a round of the loop commits is one chunk, so that its acceptance lengths are ours.
+Each round of the loop is one chunk, so its acceptance lengths are ours.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
 
 class SemspecModel:
-    """One pair, loaded; requests are answered one after another."""
+    """A loaded pair that answers requests one after another."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class SemspecModel:
         overrides: Sequence[str] = (),
         **others: Any,
     ) -> None:
-        """``overrides`` are options of ``semspec.run``; ``others`` are of other engines, such as their parallelism."""
+        """``overrides``: options of ``semspec.run``. ``others``: ignored options of other engines, such as parallelism."""
         if speculative_algorithm not in DRAFTS:
             known = ", ".join(DRAFTS)
             raise UserError(
@@ -76,9 +76,9 @@ class SemspecModel:
         request_id: int | None = None,
         turn_id: int | None = None,
     ) -> dict[str, Any]:
-        """Answer one request: tokens, when each chunk came (after the start), and how long each is.
+        """Answer one request: return tokens, the start time followed by each chunk's time, and chunk lengths.
 
-        A text ends where the model ends it, also with ``end_id=-1``.
+        The text ends where the model ends it, even with ``end_id=-1``.
         """
         return await asyncio.to_thread(self._run, list(prompt_ids), max_length, request_id, turn_id)
 

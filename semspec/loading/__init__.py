@@ -1,1 +1,1 @@
-"""The models of a configuration, from its plugins' look-ups to loaded engines."""
+"""Load a configuration: bind its plugins, load its models, and open sessions for problems."""

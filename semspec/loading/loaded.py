@@ -1,4 +1,4 @@
-"""The models of a configuration, loaded, and its plugins, bound to them."""
+"""Load the models of a configuration, and bind its plugins to them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from semspec.types import Context, Role
 class Loaded:
     """Holds the models of a configuration; close it, or use it as a context manager.
 
-    ``identify`` is given the identities (``semspec.results.identity``) of all ``files`` before any weights
-    load, then those of ``servers``, and may refuse them with a UserError. ``shared``: engines that other
-    solvers use, too, and that outlive this one; all these solvers are made before the first of them loads.
-    ``beside``: references of a problem are copied from whatever the drafter is, and not by those alone that
-    copy from references by themselves. ``tell`` gets lines about the progress of engines of its own, ``waits`` is theirs, too.
+    ``identify`` gets the identities (``semspec.results.identity``) of all ``files`` before any weights load, then
+    those of ``servers``, and may refuse them with a UserError. ``shared``: engines that other solvers use too and
+    that outlive this one; create all these solvers before the first of them loads. ``beside``: copy from a
+    problem's references with any drafter, not only with drafters that do so by themselves. ``tell`` gets lines
+    about the progress of this object's own engines; ``waits`` is passed to them.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Loaded:
             self.load()
 
     def fetch(self) -> None:
-        """Fetch the weights that are missing here, and tell the engines which models are to be expected."""
+        """Fetch missing weights, and tell the engines which models to expect."""
         config = self.config
         small = small_inside(config, lambda: self._survey.folders.light["draft"])
         self._engine = config.engine if small is None else config.engine.drafting(small)
@@ -79,12 +79,12 @@ class Loaded:
         self._shared.expect(self._engine, needs)
 
     def load(self) -> None:
-        """Load the models, if the engines are shared; a solver with its own ones has done so.
+        """Load the models if the engines are shared; with its own engines, the constructor has done so.
 
-        The engines load nothing before all their solvers have fetched their weights.
+        Call it only after all solvers of the shared engines have fetched their weights.
         """
-        load_torch()  # some rules and drafters ask for it first in the middle of a problem
-        self.served: dict[str, str] = {}  # by role: what its servers say that they hold
+        load_torch()  # otherwise some rules and drafters would import it in the middle of a problem
+        self.served: dict[str, str] = {}  # by server: the models it reports
         try:
             self._load_all()
         except BaseException:
@@ -96,7 +96,7 @@ class Loaded:
             self._identify("servers", self.served)
 
     def _bind(self) -> None:
-        """Bind the plugins, before any weights are fetched that they can do without."""
+        """Bind the plugins before fetching any weights that they do not need."""
         config = self.config
         self.engines: dict[Role, Engine] = {}
         survey = self._survey = Survey.of(config)
@@ -126,37 +126,37 @@ class Loaded:
         self.opener = Opener()
 
     def room_to_think(self, room: int) -> int:
-        """Return how many of ``room`` tokens the thinking may take; a stopper keeps some for the answer."""
+        """Return how many of ``room`` tokens the thinking may take; the stopper keeps some for the answer."""
         return room_to_think(self.stop.closing, self.text.encode, room)
 
     @property
     def facts(self) -> ModelFacts:
-        """What artifacts of the target are bound to."""
+        """The facts to which the target's artifacts are bound."""
         return self._survey.own.models["target"]
 
     @property
     def drafts_here(self) -> bool:
-        """True if the loop outside can draft: not where the small model is inside the target's server alone."""
+        """True if the loop here can draft; False if the small model is only inside the target's server."""
         return all(role in self.engines for role in self._survey.texts)
 
     @property
     def drafts(self) -> bool:
-        """True if anything is drafted, be it for the target's own steps."""
+        """True if anything is drafted, even if only for the target's own steps."""
         return not (self.drafter.plain and self.nested.plain)
 
     @property
     def reach(self) -> int:
-        """Tokens that the drafter drafts at a time by its own options; 0: as ``draft_length`` says."""
+        """Tokens per draft by the drafter's own options; 0: ``draft_length`` decides."""
         return self.drafter.reach if self.config.split == "token" else 0
 
     @property
     def own_reach(self) -> bool:
-        """True if the drafter's own options alone say how many tokens it drafts, and ``draft_length`` nothing."""
+        """True if only the drafter's own options decide how many tokens it drafts, and ``draft_length`` has no effect."""
         return bool(self.reach) and not (self.config.adaptive and self.drafter.chains)
 
     @property
     def free(self) -> bool:
-        """True if problems run freely beside each other, not in lockstep."""
+        """True if problems run freely, not in lockstep."""
         return self.driver.free
 
     def _load_all(self) -> None:
@@ -173,25 +173,25 @@ class Loaded:
         engine = self._shared.load(self._engine, folder, role, self.probes.get(role, ()))
         if isinstance(engine, OnServers) and engine.served:
             self.served[f"{role}'s server"] = engine.served
-        # a tokenizer may name an end that the weights' files do not
+        # a tokenizer may name an end-of-text token that the model's own files do not
         engine.stop_ids |= text.stop_ids
         return engine
 
     def _choose_inside(self) -> None:
-        """Find out whether the target's engine runs the loop by itself; raise UserError if it was asked to and cannot."""
+        """Find out whether the target's server runs the loop; raise UserError if it was asked to and cannot."""
         target = self.engines["target"]
         there = target.inside if isinstance(target, OnServers) else None
         chosen, line = choose(self.config, there, self._sources)
         self.inside = there if chosen else None
         if self.inside is not None:
-            self.pacing = Pacing()  # nothing is drafted here that could go by costs
+            self.pacing = Pacing()  # nothing is drafted here, so costs do not matter
             served = self.served.get("target's server"), f"inside it {self.inside['draft']}"
             self.served["target's server"] = ", ".join(filter(None, served))
         if line:
             self._shared.tell(line)
 
     def _pacing(self) -> Pacing:
-        """Return what decides how much is drafted: costs still to be measured, or recorded by an earlier run."""
+        """Return what decides how much to draft: by costs yet to be measured, or recorded by an earlier run."""
         config = self.config
         pairs = {"draft": self.drafter, "nested": self.nested}
         drafting = {who: drafter for who, drafter in pairs.items() if not drafter.plain}
@@ -201,18 +201,18 @@ class Loaded:
         return Pacing.adaptive(drafting, config.concurrency, recorded.costs, recorded.fill)
 
     def context(self, ids: Sequence[int], draft_ids: Sequence[int] | None = None) -> Context:
-        """Return a new context for a prompt; ``draft_ids`` is the draft's own, where it reads one."""
+        """Return a new context for a prompt; ``draft_ids``: the draft model's own prompt, if it reads one."""
         return Context(next(self._shared.keys), ids, draft_ids)
 
     def rewind(self, context: Context) -> None:
-        """Let engines forget what they cannot keep when a context with the same key goes on from an earlier token."""
+        """Prepare engines for a context with the same key that goes on from an earlier token."""
         for engine in self.engines.values():
             if isinstance(engine, BridgedEngine):
                 engine.forget(context)
 
     @property
     def context_limit(self) -> int:
-        """Return how many tokens prompt and output may have together."""
+        """Return the most tokens that prompt and output may have together."""
         longest: int = min(engine.context_limit for engine in self.engines.values())
         longest -= max(self.rule.reserve, self.stop.reserve)
         return longest
@@ -230,12 +230,12 @@ class Loaded:
         return self.draft_text if own else None
 
     def said(self, tokens: Sequence[int]) -> str:
-        """Return tokens of the target as text, without ends of text."""
+        """Decode the target's tokens, without end-of-text tokens."""
         stop_ids = self.engines["target"].stop_ids
         return self.text.decode([t for t in tokens if t not in stop_ids])
 
     def retire(self) -> None:
-        """Have no server started again that ends from now on: the end is near."""
+        """Stop restarting servers that end from now on, because this process is about to end."""
         self._shared.retire()
 
     def close(self) -> None:

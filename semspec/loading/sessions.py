@@ -1,4 +1,4 @@
-"""What works on one problem: kits, and sessions of drafters, rules and stoppers, which hold all the state."""
+"""Open the kits and the sessions of drafters, rules and stoppers that work on one problem and hold its state."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from semspec.splitters.paragraph import ParagraphBoundary
 from semspec.splitters.token import TokenBoundary
 from semspec.types import Boundary, Context, Round
 
-LONGEST_STEP = 512  # tokens of a step where tokens are the unit
+LONGEST_STEP = 512  # most tokens of a step for the stopper where tokens are the unit
 
 
 class Sessions(Loaded):
-    """Opens what works on one problem, with the models and plugins that are loaded."""
+    """Opens what works on one problem, with the loaded models and plugins."""
 
     def kit(self, problem_id: str, prompt: str, mode: Mode, who: str = "") -> Kit:
         """Make the kit of a drafter or a rule for one problem.
 
-        The random numbers depend on nothing but the seed, the problem, the mode and who draws them: a drafter that
-        works ahead while the rule judges must not change what the rule draws.
+        Its random numbers depend only on the seed, the problem, the mode and ``who`` draws them: a drafter that works
+        ahead while the rule judges must not change what the rule draws.
         """
         config = self.config
         return Kit(
@@ -65,7 +65,7 @@ class Sessions(Loaded):
     ) -> Speculation:
         """Return a problem that ``loop.speculate`` can solve.
 
-        ``references`` are texts that the answer may repeat; it may also repeat earlier answers to ``tenant``.
+        ``references``: texts that the answer may repeat. It may also repeat earlier answers to ``tenant``.
         """
         mode: Mode = "speculative"
         config, kit = self.config, self.kit(problem_id, prompt, mode)
@@ -81,7 +81,7 @@ class Sessions(Loaded):
             return reference.beside(drafter, drafting, self.draft_length) if refers else drafter
 
         refers = self.beside and bool(references) and not self.drafter.refers
-        # drafts of a fixed length are made from the first round on
+        # with fixed lengths, drafting begins in the first round, so open at once
         waits = bool(self.pacing.economies) and not refers
         drafter = self.opener(opening) if waits else opening()
         if refers:
@@ -113,7 +113,7 @@ class Sessions(Loaded):
         )
 
     def _pen(self, problem_id: str, prompt: str, mode: Mode, texts: Mapping[str, Any]) -> Pen:
-        """Return what helps the target write its own units, token by token; ``texts``: what the drafter may copy from."""
+        """Return the pen that helps the target write its own units by tokens; ``texts``: what its drafter may copy from."""
         config = self.config
         kit = replace(
             self.kit(problem_id, prompt, mode, "nested"),
@@ -134,9 +134,9 @@ class Sessions(Loaded):
         return Pen(Timed(nested, self.pacing.costs), self.nested_rule.open(kit), pace)
 
     def _asked_inside(self, references: bool) -> Mapping[str, Any] | None:
-        """Return what a request for a whole problem asks of the server; None if the loop runs here.
+        """Return the options of a request for a whole problem; None if the loop runs here.
 
-        It runs here for a rule that only measures, for references, which the small model does not copy, and for a
+        The loop runs here for a rule that only measures, for references, which the small model does not copy, and for a
         stopper, which is asked between steps.
         """
         measures = type(self.rule) is not type(self.config.accept)
@@ -150,19 +150,19 @@ class Sessions(Loaded):
     def stopping(
         self, problem_id: str, prompt: str, room: int, most: int | None = None
     ) -> Stopping:
-        """Return what finds the end of a problem's thinking, which takes ``most`` tokens at most."""
+        """Return what finds the end of a problem's thinking; the thinking takes at most ``most`` tokens."""
         kit = self.kit(problem_id, prompt, "speculative", "stop")
         name = registry.name_of(self.config.stop)
         most = self.room_to_think(room) if most is None else most
         return Stopping.of(self.stop, name, kit, self.step_boundary, most)
 
     def step_boundary(self) -> Boundary:
-        """Return what finds the ends of steps: the split's own units, or paragraphs if those are tokens."""
+        """Return the boundary of steps: the split's units, or paragraphs if the split is by tokens."""
         if self.config.split == "token":
             return ParagraphBoundary(self.text.piece, LONGEST_STEP)
         return self.splitter.open(self.text.piece, self.config.longest_unit)
 
     def behind(self, context: Context, written: Sequence[int]) -> Context:
-        """Return a context for what follows another output to the same prompt, in the same session of the engines."""
+        """Return a context with the same prompt and engine session, but ``written`` as its output so far."""
         self.rewind(context)
         return behind(context, written)

@@ -1,4 +1,4 @@
-"""The garbage collector, once a command has loaded what it needs."""
+"""Set up the garbage collector once a command has loaded what it needs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import gc
 
 
 def settle() -> None:
-    """Keep full collections from going over modules and models again and again, which takes a tenth of a second each.
+    """Keep full collections from scanning modules and models again and again, which takes 0.1 s each time.
 
-    For commands, which use to their end what they have loaded: what has become garbage by then is collected here, and
-    what lives on is never looked at again.
+    For commands, which use what they have loaded until they end: garbage so far is collected here, and everything
+    else is never scanned again.
     """
     gc.collect()
     gc.freeze()

@@ -1,1 +1,1 @@
-"""Models on disk and on the Hub: their locations, contents and tokenizers."""
+"""Models on disk and on the Hub: locations, contents and tokenizers."""

@@ -1,10 +1,9 @@
-"""Rendering of chat templates in a separate process, which a template may crash.
+"""Render chat templates in a separate process, which a template may crash.
 
-Reads one JSON line ``[template, variables]`` at a time and writes ``{"text": ...}`` or ``{"error": ...}``; without
-variables (null) ``{"names": [...]}``, those that the template reads. A
-template can loop forever or fill the memory in one operation, and neither can be stopped from within a
-process. ``template.py`` starts this file as a script, without semspec; the environment is the one that
-transformers renders in.
+Reads one JSON line ``[template, variables]`` at a time and writes ``{"text": ...}`` or ``{"error": ...}``. For
+null variables it writes ``{"names": [...]}``, the variables that the template reads. A template can loop
+forever or fill the memory in one operation, and neither can be stopped from within a process. ``template.py``
+starts this file as a script, without semspec; the Jinja environment is that of transformers.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LONGEST = 4 << 20  # characters of a prompt
 
 
 class Generation(Extension):
-    """``{% generation %}`` marks the text that a model is trained on; here it renders its body."""
+    """``{% generation %}`` marks the text a model is trained on; here it only renders its body."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
 
@@ -42,7 +41,7 @@ class Generation(Extension):
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """Make the environment that chat templates are written for."""
+    """Return the Jinja environment that chat templates are written for."""
     made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
@@ -68,7 +67,7 @@ def _raise(message: str) -> None:
 
 
 def main() -> None:
-    """Answer requests until the other side closes."""
+    """Answer requests until the input is closed."""
     within = environment()
     compiled = lru_cache(within.from_string)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to end
@@ -78,7 +77,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     for line in sys.stdin:
         template, variables = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process in any case
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal always ends the process
         try:
             if variables is None:
                 names = meta.find_undeclared_variables(within.parse(template))
@@ -88,7 +87,7 @@ def main() -> None:
                 if len(text) > LONGEST:
                     raise TemplateError(f"a prompt of {len(text):,} characters")
                 reply = json.dumps({"text": text})
-        except Exception as error:  # a template can raise any of Python's exceptions
+        except Exception as error:  # a template can raise any exception
             reply = json.dumps({"error": f"{type(error).__name__}: {error}"[:400]})
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(reply, flush=True)

@@ -1,7 +1,7 @@
-"""The configurations of the families of models that ``engine=hf`` runs, with transformers' own defaults.
+"""Configurations of the model families that ``engine=hf`` runs, with transformers' own defaults.
 
-transformers' classes for them would do, but to import one of those takes 4 s of CPU, for its docstring alone: more than
-all else that a run does before its first token. Tests hold that both read a config.json alike.
+Transformers has classes for them, but importing one takes 4 s of CPU, spent only on its docstring, which is more than
+everything else before a run's first token. Tests check that both read a config.json in the same way.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ DEFAULTS = {
 
 
 def read(raw: Mapping[str, Any]) -> Any:
-    """Return the configuration of a model of a known family; raises what transformers raises for a broken one."""
+    """Return the configuration of a known family; for a broken one, raise what transformers raises."""
     given = {key: value for key, value in deepcopy(dict(raw)).items() if key != "model_type"}
     return _kind(raw["model_type"]).from_dict(given)
 
@@ -92,7 +92,7 @@ def _kind(family: str) -> Any:
             _slide_only_where_asked(self)
         PreTrainedConfig.__post_init__(self, **others)  # type: ignore[no-untyped-call]
 
-    # types as they are and not as text, which ``strict`` would not check
+    # real types, because ``strict`` does not check annotations given as text
     body = {"model_type": family, "__annotations__": _TYPES, "__post_init__": complete}
     return strict(
         type(f"{family.title()}Config", (PreTrainedConfig,), {**body, **DEFAULTS[family]})
@@ -100,7 +100,7 @@ def _kind(family: str) -> Any:
 
 
 def _slide_only_where_asked(config: Any) -> None:
-    """Keep a window only with ``use_sliding_window``, in the layers from ``max_window_layers`` on."""
+    """Keep a window only with ``use_sliding_window``, and only in layers from ``max_window_layers``."""
     config.sliding_window = config.sliding_window if config.use_sliding_window else None
     if config.layer_types is None:
         config.layer_types = [

@@ -1,4 +1,4 @@
-"""The contents of a model's folder: its configuration and its safetensors files."""
+"""Read a model's folder: its configuration and its safetensors files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return a model's safetensors files, those of the index or the only one.
+    """Return a model's safetensors files: those of the index, or the only one.
 
-    Raise UserError if files are missing, ambiguous, pickled only, or outside the folder.
+    Raise UserError if files are missing, ambiguous, only pickled, or outside the folder.
     """
     index = folder / "model.safetensors.index.json"
     if index.exists():

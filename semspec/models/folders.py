@@ -1,4 +1,4 @@
-"""The folders of a run's models: light files at once, weights when everything else is settled."""
+"""Folders of a run's models: light files are fetched at once, weights when everything else is settled."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from semspec.types import Role
 
 @dataclass(frozen=True)
 class Folders:
-    """Where models are, and the commits that they have been resolved to.
+    """Where models are, and the commits they were resolved to.
 
-    What is fetched later is of the same commit, even if a branch has moved by then.
+    Later fetches use the same commit, even if a branch has moved by then.
     """
 
     light: Mapping[Role, Path]  # with configuration and tokenizer; weights may be missing
@@ -24,9 +24,9 @@ class Folders:
 
     @classmethod
     def of(cls, models: Mapping[Role, ModelConfig], weights: bool = True) -> Folders:
-        """Fetch configurations and tokenizers; raise UserError for a model that is not there.
+        """Fetch configurations and tokenizers; raise UserError for a missing model.
 
-        ``weights``: they will be needed here, and a local folder has to have them already.
+        ``weights``: they will be needed here, so a local folder must have them already.
         """
         light = {
             role: model.fetch(weights=weights and model.local) for role, model in models.items()
@@ -35,18 +35,18 @@ class Folders:
         return cls(light, pinned)
 
     def fetch(self, role: Role) -> Path:
-        """Return a model's folder once its weights are there."""
+        """Fetch a model's weights and return its folder."""
         with hub.noted():  # the run notes names as they were given
             return self.pinned[role].fetch()
 
     def fetch_all(self) -> None:
-        """Fetch all weights; raise UserError at once if the disk cannot hold what is missing."""
+        """Fetch all weights; raise UserError first if the disk has too little room for the missing ones."""
         hub.check_room(self.stocks().values())
         for role in self.pinned:
             self.fetch(role)
 
     def stocks(self) -> dict[Role, Stock | None]:
-        """Return what is known of all models' files: None where nobody can say."""
+        """Return the files of each model; None where they are not known."""
         return {role: hub.stock(m.location, m.revision) for role, m in self.pinned.items()}
 
 

@@ -1,8 +1,8 @@
-"""Conversion of a GGUF file of the Llama architecture into a folder in transformers' format.
+"""Convert a GGUF file of the Llama architecture into a folder in transformers' format.
 
-Weights are dequantised to float32, which changes none of them: what a block of a GGUF stands for (a scale
-times a small integer, plus an offset) has no exact value in 16 bits. Rows of queries and keys return to the
-order of transformers, and a head that is the embedding table is left out.
+Weights are dequantised to float32, which is exact; in 16 bits, the values of a GGUF block (a scale times a
+small integer, plus an offset) would be rounded. Rows of queries and keys are put back in transformers' order,
+and a head that is the embedding table is left out.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from semspec.errors import UserError
 from semspec.storage.files import write_json, write_text
 
 ARCHITECTURE = "llama"
-PRE_TOKENIZER = "smollm"  # GPT-2's, and every digit is a token of its own
-_CONTROL = 3  # gguf.TokenType: written by the chat template, never by a person
+PRE_TOKENIZER = "smollm"  # GPT-2's, with every digit a token of its own
+_CONTROL = 3  # gguf.TokenType of tokens that only the chat template writes
 _TENSORS = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -40,7 +40,7 @@ _OF_A_LAYER = {
 def convert(source: Path, folder: Path) -> None:
     """Write config, weights, tokenizer and chat template of a GGUF file into an existing folder.
 
-    Raise UserError if the file is of another architecture or has another tokenizer.
+    Raise UserError if the file has another architecture or another tokenizer.
     """
     from gguf import GGUFReader
 
@@ -80,7 +80,7 @@ def _config(told: Mapping[str, Any], tied: bool) -> dict[str, Any]:
         "num_attention_heads": of("attention.head_count"),
         "num_key_value_heads": of("attention.head_count_kv"),
         "head_dim": of("rope.dimension_count"),
-        "rms_norm_eps": round(of("attention.layer_norm_rms_epsilon"), 12),  # kept in 32 bits
+        "rms_norm_eps": round(of("attention.layer_norm_rms_epsilon"), 12),  # stored in 32 bits
         "max_position_embeddings": of("context_length"),
         "rope_theta": of("rope.freq_base"),
         "rope_parameters": {"rope_type": "default", "rope_theta": of("rope.freq_base")},

@@ -1,8 +1,8 @@
-"""Resolution of a name to a local folder: the folder itself, or a checked snapshot from the Hub.
+"""Resolve a name to a local folder: the folder itself, or a checked snapshot from the Hub.
 
-A revision is resolved to a commit first. The commit's listing (name, size and hash of every file) is kept
-beside the snapshot, so that an incomplete one is noticed without a network. Every file is hashed once,
-because the Hub's client checks sizes only.
+A revision is first resolved to a commit. The commit's listing (name, size and hash of every file) is kept
+beside the snapshot, so that an incomplete snapshot is noticed without a network. Every file is hashed once,
+because the Hub's client only checks sizes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from semspec.storage import foreign, manifests
 from semspec.storage.files import dumps, read_json, write_text
 from semspec.storage.swap import recover
 
-AT_A_TIME = 8  # files
+AT_A_TIME = 8  # files downloaded in parallel
 GIB = 1 << 30
 _REVISION = re.compile(r"(?!.*\.\.)[\w][\w./+-]{0,199}")
 
@@ -50,7 +50,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The folder that a name was resolved to."""
+    """The folder to which a name was resolved."""
 
     folder: Path
     on_hub: bool  # a snapshot, whose folder is named after the commit
@@ -61,7 +61,7 @@ _FOUND: ContextVar[dict[str, Found] | None] = ContextVar("found", default=None)
 
 @contextlib.contextmanager
 def noted() -> Iterator[dict[str, Found]]:
-    """Record everything that is located within the block, by name and revision as given."""
+    """Record everything that is located in the block, by the given name and revision."""
     found: dict[str, Found] = {}
     token = _FOUND.set(found)
     try:
@@ -86,7 +86,7 @@ def locate(
 ) -> Path:
     """Return the local folder of a name: the folder itself, or a snapshot of a Hub repository.
 
-    Raise UserError if there is neither, or if a check of its files fails.
+    Raise UserError if neither exists, or if a check of its files fails.
     """
     name, folder = folder_or_repo, Path(folder_or_repo).expanduser()
     recover(folder)
@@ -110,9 +110,9 @@ def locate(
 
 
 def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) -> Path:
-    """Return a folder of the client's cache with all wanted files, every byte as the Hub lists it.
+    """Return a folder of the client's cache with all wanted files, checked against the Hub's listing.
 
-    Raise UserError if they cannot be had or differ from the listing after a second download.
+    Raise UserError if they are not available, or still differ from the listing after a second download.
     """
     from huggingface_hub import constants
 
@@ -130,7 +130,7 @@ def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) ->
         commit, listing = list_files(repo, revision, wanted, access.token)
         cache.remember(commit, listing, revision or "main")
         wanted.check(listing, at)
-        for last in (False, True):  # a file spoilt on disk or in transit is fetched once more
+        for last in (False, True):  # fetch a corrupted file once more
             lacking = wanted.of(listing) if access.force else cache.lacks(commit) or []
             if lacking:
                 cache.fetch(commit, lacking)
@@ -177,7 +177,7 @@ def _offline(cache: _Cache, at: str, revision: str | None, access: Access) -> Pa
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """The wanted files of a name, by size, and which of them are still to be downloaded."""
+    """The sizes of a name's wanted files, and which of them are not downloaded yet."""
 
     commit: str | None  # None: a folder
     sizes: Mapping[str, int]
@@ -185,12 +185,12 @@ class Stock:
 
     @property
     def total(self) -> int:
-        """Bytes in all."""
+        """Bytes of all files."""
         return sum(self.sizes.values())
 
     @property
     def missing(self) -> int:
-        """Bytes to be downloaded."""
+        """Bytes still to download."""
         return sum(self.sizes[name] for name in self.lacking)
 
 
@@ -200,14 +200,14 @@ def stock(
     wanted: Wanted = MODEL,
     access: Access | None = None,
 ) -> Stock | None:
-    """Say what a name stands for, without fetching anything of it.
+    """Return what files a name stands for, without fetching any of them.
 
-    From what an earlier download has noted, else from the Hub; None if neither can say. Raise UserError
-    if there is no such folder or repository.
+    It comes from an earlier download's record, or else from the Hub; None if neither knows. Raise UserError if
+    there is no such folder or repository.
     """
     folder = Path(folder_or_repo).expanduser()
     if folder.exists() or folder_or_repo.count("/") != 1:
-        with noted():  # nobody loads it yet
+        with noted():  # do not record it as loaded
             folder = locate(folder_or_repo, revision, wanted, access)
         return Stock(None, _sizes_in(folder, wanted))
     access = access or Access()
@@ -221,7 +221,7 @@ def stock(
     commit_here = revision if _is_commit(revision) else cache.resolved(revision or "main")
     if commit_here is None or not cache.folder(commit_here).is_dir():
         return None
-    if cache.named_but_absent(commit_here):  # of sizes that nobody here knows
+    if cache.named_but_absent(commit_here):  # their sizes are not known here
         return None
     return Stock(commit_here, _sizes_in(cache.folder(commit_here), wanted))
 
@@ -236,7 +236,7 @@ def _sizes_in(folder: Path, wanted: Wanted) -> dict[str, int]:
 
 
 def _listed(cache: _Cache, revision: str | None, wanted: Wanted) -> tuple[str, Listing] | None:
-    """Return commit and listing of a revision: the Hub's, where it may have moved, else what was noted of it."""
+    """Return commit and listing of a revision: recorded ones for a commit, else the Hub's, else recorded ones."""
     from huggingface_hub import constants
 
     repo = cache.repo
@@ -254,7 +254,7 @@ def _listed(cache: _Cache, revision: str | None, wanted: Wanted) -> tuple[str, L
 
 
 def check_room(stocks: Iterable[Stock | None]) -> None:
-    """Raise UserError if what is to be downloaded exceeds the free space of the Hub client's cache."""
+    """Raise UserError if the missing files exceed the free space of the Hub client's cache."""
     from huggingface_hub import constants
 
     missing = sum(one.missing for one in stocks if one is not None)
@@ -270,7 +270,7 @@ def check_room(stocks: Iterable[Stock | None]) -> None:
 def sizes(
     folder_or_repo: str, revision: str | None = None, wanted: Wanted = MODEL
 ) -> dict[str, int]:
-    """Return the bytes of all wanted files by name; those of a Hub repository without fetching them.
+    """Return the size of every wanted file by name, without fetching those of a Hub repository if possible.
 
     Raise UserError as ``locate`` does.
     """
@@ -283,10 +283,10 @@ def sizes(
 def known_files(
     repo: str, revision: str | None, wanted: Wanted, access: Access | None = None
 ) -> tuple[Path, list[str]] | None:
-    """Return the folder that a repository's files are downloaded to, and the names of all of them.
+    """Return the folder to which a repository's files are downloaded, and all their names.
 
-    From what an earlier download has noted, else from the Hub; None if neither can say. Raises
-    UserError if the Hub refuses to.
+    They come from an earlier download's record, or else from the Hub; None if neither knows. Raises UserError
+    if the Hub refuses.
     """
     cache = _Cache(repo, wanted, access or Access())
     known = _listed(cache, revision, wanted)
@@ -308,7 +308,7 @@ class _Cache:
         root = access.cache_dir or Path(constants.HF_HUB_CACHE)
         self.root = root / f"{wanted.repo_type}s--{repo.replace('/', '--')}"
         self.own = self.root / ".semspec"
-        self.listings: dict[str, Listing] = {}  # of this load
+        self.listings: dict[str, Listing] = {}  # read since this object was created
 
     def folder(self, commit: str) -> Path:
         return self.root / "snapshots" / commit
@@ -322,7 +322,7 @@ class _Cache:
         return {name: (int(size), str(listed_hash)) for name, (size, listed_hash) in stored.items()}
 
     def resolved(self, revision: str) -> str | None:
-        """Return the commit that a revision was when it was last looked up."""
+        """Return the commit of a revision at its last lookup."""
         known = COMMIT.fullmatch(revision)
         commit = revision if known else (_text(self.root / "refs" / revision) or "").strip()
         return commit if COMMIT.fullmatch(commit) else None
@@ -334,7 +334,7 @@ class _Cache:
             self._put(self.root / "refs" / revision, commit)
 
     def _put(self, path: Path, text: str) -> None:
-        """Write atomically, one text whoever writes it; if the cache is read-only, files are listed and hashed again each time."""
+        """Write atomically; in a read-only cache, write nothing, so files are listed and hashed again each time."""
         if _text(path) != text:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -353,7 +353,7 @@ class _Cache:
         ]
 
     def named_but_absent(self, commit: str) -> list[str]:
-        """Return missing files named by a manifest or an index, in a snapshot without a listing."""
+        """Return the missing files that a manifest or an index names, for a snapshot without a listing."""
         folder, named = self.folder(commit), set()
         manifest = manifests.read(folder) if manifests.is_ours(folder) else None
         if manifest is not None:
@@ -373,19 +373,19 @@ class _Cache:
         pool = ThreadPoolExecutor(max_workers=AT_A_TIME)
         try:
             list(pool.map(lambda name: hf_hub_download(self.repo, name, **how), names))
-        finally:  # after an interruption do not wait for running downloads
+        finally:  # after an interruption, do not wait for running downloads
             pool.shutdown(wait=False, cancel_futures=True)
 
     def checked(self, commit: str, at: str) -> Path:
-        """Return the snapshot's folder after hashing every wanted file that changed since the last time.
+        """Return the snapshot's folder after hashing every wanted file that changed since the last check.
 
-        Raise _ChangedError for a file that differs from its hash.
+        Raise _ChangedError for a file that does not match its hash.
         """
         folder, listing = self.folder(commit), self.listing(commit)
         if listing is not None:
             self.wanted.check(listing, at)
             hashes = {name: listing[name][1] for name in self.wanted.of(listing)}
-        else:  # another program downloaded it: a blob's name is its hash
+        else:  # another program downloaded it; a blob is named after its hash
             there = [f.relative_to(folder).as_posix() for f in folder.rglob("*") if f.is_file()]
             self.wanted.check(there, at)
             hashes = {name: (folder / name).resolve().name for name in self.wanted.of(there)}

@@ -1,7 +1,7 @@
-"""Checks of a model's folder before any other code reads it: plain files, plausible sizes, its manifest.
+"""Check a model's folder before other code reads it: regular files, plausible sizes, its manifest.
 
-The readers of transformers and tokenizers wait for pipes, allocate as much as a config states, and end
-the whole process if an id is too large.
+The readers of transformers and tokenizers block on pipes, allocate as much as a config states, and abort the
+whole process if an id is too large.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ LIMITS: Mapping[str, int] = (
 def check_model(folder: Path, wanted: Callable[[Iterable[str]], list[str]]) -> None:
     """Raise UserError if a model's folder is damaged or implausible.
 
-    ``wanted`` selects the names of files that will be read. If the folder has a manifest of this project,
-    sizes and sha256 (of files up to 256 MiB) must match it.
+    ``wanted`` selects the names of files that will be read. If the folder has this project's manifest, sizes and
+    sha256 (of files up to 256 MiB) must match it.
     """
     there = wanted(sorted(f.name for f in folder.iterdir()))
     for name in there:
@@ -52,7 +52,7 @@ def check_model(folder: Path, wanted: Callable[[Iterable[str]], list[str]]) -> N
     if manifests.is_ours(folder):
         manifest = manifests.read(folder)
         assert manifest is not None
-        # missing weights are reported by the code that reads them: a server may have its own
+        # the code that reads weights reports missing ones, because a server may have its own
         listed = [n for n in manifest["files"] if not n.endswith(".safetensors")]
         names = set(wanted(listed)) | set(there) - {manifests.NAME}
         manifests.check(folder, manifest, names, manifests.LARGEST_HASHED)
@@ -70,7 +70,7 @@ def _check_plain(path: Path) -> None:
 
 
 def check_sizes(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise UserError if a model's config.json states sizes that no model has."""
+    """Raise UserError if a config.json states impossible sizes."""
     for part in _parts(config):
         for name, most in LIMITS.items():
             value = part.get(name)
@@ -84,7 +84,7 @@ def _parts(config: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 
 def _check_fit(path: Path, config: Mapping[str, Any], weights: Iterable[Path]) -> None:
-    """Raise UserError for a config with more layers than tensors, or wider ones than there are bits."""
+    """Raise UserError for a config with more layers than there are tensors, or with matrices larger than all weights."""
     files = [foreign.tensor_places(file) for file in weights]
     tensors = sum(len(file) for file in files)
     bits = 8 * sum(size for file in files for _, _, _, size in file.values())
@@ -106,9 +106,9 @@ def _check_tokenizer_once(path: Path, _: tuple[int, ...]) -> None:
 
 
 def check_tokenizer(path: Path) -> None:
-    """Raise UserError if a tokenizer.json cannot be read, or has ids that no vocabulary has.
+    """Raise UserError if a tokenizer.json cannot be read or has impossible ids.
 
-    Its reader reserves memory up to the largest id, and ends the process if that fails.
+    Its reader reserves memory up to the largest id, and aborts the process if that fails.
     """
     tokenizer = foreign.read_object(path, LARGEST_FILE, AGAIN)
     model, added = tokenizer.get("model"), tokenizer.get("added_tokens")

@@ -1,4 +1,4 @@
-"""The location of models: a folder, a Hub repository, or shipped with this package or another one."""
+"""Locate models: a folder, a Hub repository, or shipped with this package or another one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ EMBEDDED = "embedded/"  # models shipped with the package: ``path: embedded/tiny
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The location of a model's weights (a folder, a Hub repository, embedded, packaged), and if it thinks."""
+    """Where a model is (a folder, a Hub repository, embedded or packaged), and whether it should think."""
 
     path: str = MISSING  # on the Hub: owner/name, or owner/name@revision
     revision: str | None = None
-    thinking: bool | None = None  # what the chat template is told of it; None: nothing
+    thinking: bool | None = None  # passed to the chat template; None: nothing is passed
 
     def __post_init__(self) -> None:
         path, revision = split_revision(self.path)
@@ -49,7 +49,7 @@ class ModelConfig:
 
     @property
     def local(self) -> bool:
-        """True if it is on this machine, and not in a repository on the Hub."""
+        """True if it is on this machine, not in a Hub repository."""
         shipped = self.path.startswith((EMBEDDED, packaged.PACKAGED))
         return shipped or Path(self.path).expanduser().is_dir()
 
@@ -62,38 +62,38 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The identity of the model that an artifact is bound to.
+    """The identity of the model to which an artifact is bound.
 
-    Weights in a folder are identified by a hash of their tensors, so that retrained weights under the
-    same name are noticed; those from the Hub by repository and commit.
+    Weights in a folder are identified by a hash of their tensors, so that retrained weights with the same name
+    are noticed; weights from the Hub by repository and commit.
     """
 
     name: str  # embedded/..., packaged/..., owner/name, or a folder's name
     revision: str | None  # a commit, for models from the Hub
-    fingerprint: str  # of the weights of a model in a folder; "" if they were not read
+    fingerprint: str  # of the weights in a folder; "" if they were not read
     layers: int
     width: int
-    tokenizer: str  # fingerprint, see Text
-    vocabulary: int = 0  # rows of its embedding table; 0: unknown
+    tokenizer: str  # the tokenizer's fingerprint, see Text
+    vocabulary: int = 0  # rows of the embedding table; 0: unknown
 
 
 EXAMPLE = ModelFacts("owner/model", "c0ffee00" * 5, "", layers=2, width=4, tokenizer="f" * 64)
-"""The model that examples of artifacts and plugins belong to; ``engine=toy`` has its shape."""
+"""The model for examples of artifacts and plugins; ``engine=toy`` has its shape."""
 EXAMPLE_VOCABULARY = 12
 
 
 class KnownModels(Mapping[Role, ModelFacts]):
-    """The facts of a run's models; weights are only hashed on demand."""
+    """The facts about a run's models; weights are hashed only on demand."""
 
     def __init__(self, models: Mapping[Role, tuple[ModelConfig, str | Callable[[], str]]]) -> None:
-        self._models = dict(models)  # with the fingerprint of each tokenizer
+        self._models = dict(models)  # each with its tokenizer's fingerprint
 
     def __getitem__(self, role: Role) -> ModelFacts:
         model, tokenizer = self._models[role]
         return read_facts(model, tokenizer if isinstance(tokenizer, str) else tokenizer())
 
     def __contains__(self, role: object) -> bool:
-        return role in self._models  # without reading its facts
+        return role in self._models  # does not read the facts
 
     def __iter__(self) -> Iterator[Role]:
         return iter(self._models)
@@ -103,7 +103,7 @@ class KnownModels(Mapping[Role, ModelFacts]):
 
 
 def canonical_name(model: ModelConfig) -> str:
-    """Return embedded/..., packaged/..., owner/name or a folder's name, however the path is written."""
+    """Return embedded/..., packaged/..., owner/name or a folder's name, for any spelling of the path."""
     if not model.local:
         return model.path
     folder = Path(model.location).expanduser().resolve()
@@ -113,7 +113,7 @@ def canonical_name(model: ModelConfig) -> str:
 
 
 def read_facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
-    """Return a model's facts without loading its weights; raise UserError if config.json has none."""
+    """Return a model's facts without loading its weights; raise UserError if config.json lacks them."""
     folder = model.fetch(weights=False)
     try:
         shape = foreign.read_object(folder / "config.json", way_out=AGAIN, finite=False)

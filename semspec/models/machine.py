@@ -1,6 +1,6 @@
-"""What memory there is: the GPUs that this process may use, and the machine's own.
+"""Find out what memory there is: on the GPUs that this process may use, and on the machine itself.
 
-No GPU is touched: ``nvidia-smi`` says what is there.
+No GPU is touched; the answer comes from ``nvidia-smi``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from semspec.errors import UserError
 SMI = "nvidia-smi"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GIB = 1 << 30
-SMI_SECONDS = 30  # a sleeping driver takes some to wake up
+SMI_SECONDS = 30  # a sleeping driver takes several to wake up
 NONE = "No devices were found"
 _ROW = re.compile(r"(\d+), *([^,\s]+), *(.+), *([^,]+), *([^,]+)")
 
@@ -30,7 +30,7 @@ class DriverError(UserError):
 class Gpu:
     """One GPU that this process may use."""
 
-    index: int  # as nvidia-smi counts, in the order of the bus
+    index: int  # nvidia-smi's, in bus order
     name: str
     total: int  # bytes
     free: int
@@ -40,19 +40,19 @@ class Gpu:
 
 
 def gib(size: float) -> str:
-    """Format bytes as GiB, with a digit behind the point where that says something."""
+    """Format bytes as GiB, with one decimal below 10 GiB."""
     return f"{size / GIB:.{0 if size >= 10 * GIB else 1}f} GiB"
 
 
 def shown(size: float) -> str:
-    """Format bytes as GiB, or as MiB where there is not one GiB."""
+    """Format bytes as GiB, or as MiB below 1 GiB."""
     return gib(size) if size >= GIB else f"{size / (1 << 20):.{0 if size >= 1 << 20 else 2}f} MiB"
 
 
 def visible_gpus() -> list[Gpu]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; none without a driver.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES allows, in its order; none without a driver.
 
-    Raise DriverError where the driver is installed and does not answer.
+    Raise DriverError if the driver is installed but does not answer.
     """
     chosen = os.environ.get(VISIBLE)
     if chosen is not None and chosen.strip() in ("", "-1"):
@@ -65,7 +65,7 @@ def visible_gpus() -> list[Gpu]:
     kept: list[Gpu] = []
     for name in (part.strip() for part in chosen.split(",")):
         matching = [g for known, g in found.items() if _names(name, known, g)]
-        if len(matching) != 1:  # CUDA, too, ignores what follows a device that is not there
+        if len(matching) != 1:  # like CUDA, ignore everything after a missing device
             break
         kept += matching
     return kept
@@ -104,7 +104,7 @@ def _silent(why: str) -> DriverError:
 
 
 def _listed(told: str) -> dict[str, Gpu]:
-    """Read the driver's table; returns GPUs by uuid."""
+    """Parse the driver's table; return GPUs by uuid."""
     found = {}
     for line in filter(None, map(str.strip, told.splitlines())):
         if line == NONE:
@@ -112,7 +112,7 @@ def _listed(told: str) -> dict[str, Gpu]:
         if not (row := _ROW.fullmatch(line)):
             raise _silent(line)
         index, uuid, name, total, free = row.groups()
-        # [N/A] where CPU and GPU share their memory
+        # [N/A] if CPU and GPU share their memory
         size = int(total) << 20 if total.isdecimal() else machine_memory()
         left = int(free) << 20 if free.isdecimal() else size
         found[uuid] = Gpu(int(index), name, size, left)
@@ -120,15 +120,15 @@ def _listed(told: str) -> dict[str, Gpu]:
 
 
 def machine_memory() -> int:
-    """Return the bytes of this machine's own memory."""
+    """Return the bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def available() -> int:
-    """Return the bytes of this machine's memory that new work can have without others being moved out of it."""
+    """Return the bytes of memory that new work can use without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return machine_memory()
     found = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
     return int(found["MemAvailable"][0]) << 10 if "MemAvailable" in found else machine_memory()

@@ -1,13 +1,13 @@
-"""Which models fit on which GPUs: who goes where.
+"""Place models on GPUs.
 
-Nothing here loads a model or touches a GPU: ``models.machine`` says what is there, ``models.sizes`` what the models
-need, and ``place`` does the arithmetic. The names of both can be imported from here, too.
+Nothing here loads a model or touches a GPU: ``models.machine`` says what GPUs there are, ``models.sizes`` what models
+need, and ``place`` does the arithmetic. The names of both modules can be imported from here too.
 
     placement = place({"target": size_of(model), "draft": size_of(draft)}, visible_gpus(), tokens=4096)
     placement["target"].gpus, placement["target"].share
 
-SGLang counts a server's weights and KV cache as one share of the memory that is free when the server starts
-(``--mem-fraction-static``); what is left of it has to hold everything else.
+SGLang gives a server's weights and KV cache one share of the memory that is free when the server starts
+(``--mem-fraction-static``); the rest of that memory has to hold everything else.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ __all__ = [
     "tokens_for", "visible_gpus",
 ]  # fmt: skip
 
-# What a server needs beside weights and KV cache: SGLang's own rule of thumb is 1.5 MiB for every token that goes
-# through the model at a time, and half a GiB; the other half is CUDA's context.
+# What a server needs besides weights and KV cache. SGLang's own rule of thumb is half a GiB plus 1.5 MiB for every
+# token in a forward pass; the other half GiB is for CUDA's context.
 FIXED = 1 * GIB
 FOR_A_TOKEN = 3 * (1 << 19)
-CHUNKS = (2048, 1024)  # tokens at a time (--chunked-prefill-size): the first with which all fits
-RANKS = (1, 2, 4, 8)  # GPUs that one model is split over (--tp-size)
-REPLICA = "target-replica-"  # how the names of the target's further replicas begin
+CHUNKS = (2048, 1024)  # --chunked-prefill-size: the first with which everything fits
+RANKS = (1, 2, 4, 8)  # --tp-size: GPUs over which a model may be split
+REPLICA = "target-replica-"  # prefix of the names of the target's further replicas
 SMALLER = "choose smaller or quantised models (AWQ, GPTQ, FP8)"
 
 
@@ -60,15 +60,15 @@ SMALLER = "choose smaller or quantised models (AWQ, GPTQ, FP8)"
 class Place:
     """Where one model's server runs, and what it may use there."""
 
-    gpus: tuple[int, ...]  # as nvidia-smi counts
+    gpus: tuple[int, ...]  # nvidia-smi's indices
     share: float  # of the memory that is free when it starts: --mem-fraction-static
-    tokens: int  # that its KV cache holds
+    tokens: int  # capacity of its KV cache
     chunk: int  # --chunked-prefill-size
     shared: bool  # another server runs on one of its GPUs
 
     @property
     def ranks(self) -> int:
-        """GPUs that the model is split over: --tp-size."""
+        """GPUs over which the model is split: --tp-size."""
         return len(self.gpus)
 
 
@@ -78,11 +78,11 @@ def place(
     tokens: int,
     fixed: Mapping[Role, Sequence[int]] | None = None,
 ) -> dict[Role, Place]:
-    """Place models on GPUs so that each holds its weights and a KV cache of at least so many tokens.
+    """Place models on GPUs so that each has room for its weights and a KV cache of at least ``tokens``.
 
-    The target comes first: it gets as few GPUs as it needs, and each of its replicas (``REPLICA``) as many of its own;
-    other models get one each, of their own where one is left. ``fixed`` names the GPUs (by index) of some models. Raise
-    UserError, with a way out, where they do not fit.
+    The target comes first and gets as few GPUs as it needs; each of its replicas (``REPLICA``) gets as many of its own.
+    Other models get one GPU each, their own if one is left. ``fixed`` gives some models' GPUs by index. Raise UserError,
+    with a remedy, if they do not fit.
     """
     assert gpus and "target" in sizes
     fixed = dict(fixed or {})
@@ -102,7 +102,7 @@ def place(
 def _layouts(
     sizes: Mapping[Role, ModelSize], gpus: Sequence[Gpu], fixed: Mapping[Role, Sequence[int]]
 ) -> list[dict[Role, tuple[int, ...]]]:
-    """Return the GPUs of each model in all ways to be tried, the best first."""
+    """Return all assignments of GPUs to models that are worth trying, the best first."""
     replicas = [role for role in sizes if role.startswith(REPLICA)]
     others = [role for role in sizes if role != "target" and role not in replicas]
     ways = []
@@ -134,9 +134,9 @@ def _fill(
     devices: Mapping[Role, tuple[int, ...]],
     chunk: int,
 ) -> dict[Role, Place]:
-    """Give the memory that weights leave to KV caches, as many tokens to each model of a GPU.
+    """Divide the memory that weights leave among KV caches, with equal tokens for all models of a GPU.
 
-    Servers start in the order of ``sizes``; each counts its share from what those before it have left.
+    Servers start in the order of ``sizes``; each one's share is of the memory that those before it have left.
     """
     parts = {role: size.part(len(devices[role])) for role, size in sizes.items()}
     reserve = reserved(chunk)
@@ -156,7 +156,7 @@ def _fill(
         share = static / smallest if smallest > 0 else 1.0
         others = [index for other in sizes if other != role for index in devices[other]]
         shared = bool(set(devices[role]) & set(others))
-        rounded = int(share * 1000) / 1000  # down: what is not shared out is reserve
+        rounded = int(share * 1000) / 1000  # round down: the rest is reserve
         placed[role] = Place(devices[role], rounded, room[role], chunk, shared)
         for index in devices[role]:
             left[index] -= static + reserve
@@ -164,7 +164,7 @@ def _fill(
 
 
 def reserved(chunk: int) -> int:
-    """Return the bytes that one server needs on each GPU beside weights and KV cache."""
+    """Return the bytes that one server needs on each GPU besides weights and KV cache."""
     return FIXED + chunk * FOR_A_TOKEN
 
 
@@ -174,7 +174,7 @@ def _too_small(
     tokens: int,
     fixed: Mapping[Role, Sequence[int]],
 ) -> str:
-    """Say in one line what is needed, what is there, and what would help."""
+    """Say in one line what is needed, what is available, and what would help."""
     here = f"{len(gpus)} GPUs" if len(gpus) > 1 else "1 GPU"
     free = " and ".join(sorted({gib(gpu.free) for gpu in gpus}))
     each = f"{free} free each" if len(gpus) > 1 else f"{free} free"
@@ -205,7 +205,7 @@ def _needs(sizes: Mapping[Role, ModelSize], tokens: int, servers: int) -> str:
 
 
 def check_device(sizes: Mapping[Role, ModelSize], free: int, device: str, tokens: int) -> None:
-    """Raise UserError, with a way out, where models do not fit on the one device of engine=hf."""
+    """Raise UserError, with a remedy, if models do not fit on the one device of engine=hf."""
     if needed(sizes, tokens, servers=1) > free:
         raise UserError(
             f"{_needs(sizes, tokens, servers=1)}, and {device}, the one device of engine=hf, has"
@@ -216,7 +216,7 @@ def check_device(sizes: Mapping[Role, ModelSize], free: int, device: str, tokens
 def _longest(
     sizes: Mapping[Role, ModelSize], gpus: Sequence[Gpu], fixed: Mapping[Role, Sequence[int]]
 ) -> int:
-    """Return the largest max_new_tokens that fits; 0 where none does that is worth while."""
+    """Return the largest max_new_tokens that fits, in steps of 256; 0 if none does."""
     room = [
         min(one.tokens for one in _fill(sizes, gpus, devices, CHUNKS[-1]).values())
         for devices in _layouts(sizes, gpus, fixed)
@@ -226,7 +226,7 @@ def _longest(
 
 
 def _enough_gpus(sizes: Mapping[Role, ModelSize], gpus: Sequence[Gpu], tokens: int) -> int | None:
-    """Return how many GPUs like the smallest here would do; None where no number does."""
+    """Return how many GPUs like the smallest one here would suffice; None if no number does."""
     smallest = min(gpus, key=lambda gpu: gpu.free)
     servers = sum(role == "target" or role.startswith(REPLICA) for role in sizes)
     for count in range(len(gpus) + 1, RANKS[-1] * servers + len(sizes) - servers + 1):

@@ -1,4 +1,4 @@
-"""What the Hub says of a repository, and what its errors mean to a user."""
+"""Ask the Hub about a repository, and turn its errors into messages for users."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from semspec.models.wanted import Wanted
 from semspec.storage import manifests
 from semspec.storage.provenance import masked
 
-PATIENCE = 3.0  # seconds to wait for the Hub to answer at all
+PATIENCE = 3.0  # seconds to wait for any answer from the Hub
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 Listing = Mapping[str, tuple[int, str]]
-"""Name -> size and hash: sha256 for files in LFS, else git's."""
+"""Name -> size and hash: sha256 for files in LFS, git's blob hash for others."""
 
 
 def list_files(
     repo: str, revision: str | None, wanted: Wanted, token: str | None = None
 ) -> tuple[str, Listing]:
-    """Return the commit of a revision and its listing; raise UserError for an implausible one."""
+    """Return the commit of a revision and its listing; raise UserError for an implausible listing."""
     from huggingface_hub import HfApi
 
     info = HfApi(token=token).repo_info(
@@ -49,7 +49,7 @@ def list_files(
 
 
 def content_hash(path: Path, like: str) -> str:
-    """Return a file's hash as the Hub lists it: sha256 (64 digits) in LFS, else git's blob hash."""
+    """Return a file's hash of the same kind as ``like``: sha256 (64 digits) or git's blob hash."""
     if len(like) == 64:
         return manifests.sha256(path)
     begun = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
@@ -59,7 +59,7 @@ def content_hash(path: Path, like: str) -> str:
 
 @contextlib.contextmanager
 def hub_errors(repo: str, at: str, wanted: Wanted) -> Iterator[None]:
-    """Turn errors of the Hub and its client into a UserError of one line, without any token."""
+    """Turn errors of the Hub and its client into a one-line UserError without any token."""
     from huggingface_hub import errors
 
     try:
@@ -78,7 +78,7 @@ def hub_errors(repo: str, at: str, wanted: Wanted) -> Iterator[None]:
             f"{at} is not on the Hub: check {wanted.option} and its revision "
             "(a private repository needs 'hf auth login')"
         ) from e
-    except Exception as e:  # disk, network: errors of whatever HTTP library the Hub client uses
+    except Exception as e:  # disk, network, or whatever HTTP library the Hub client uses
         raise UserError(
             f"could not get {at} ({safe_message(e)}): check the network and the free disk space and try"
             f" again, or point {wanted.option} at a local folder"
@@ -86,7 +86,7 @@ def hub_errors(repo: str, at: str, wanted: Wanted) -> Iterator[None]:
 
 
 def safe_message(error: BaseException) -> str:
-    """Return the first line of an error's cause, without anything that looks like a token."""
+    """Return the first line of an error's cause, with anything like a token masked."""
     text = first_line(error.__cause__ or error)
     token: Any = None
     with contextlib.suppress(Exception):
@@ -97,9 +97,9 @@ def safe_message(error: BaseException) -> str:
 
 
 def reachable(endpoint: str) -> bool:
-    """Return whether the Hub answers at all: its client would retry for half a minute first."""
+    """Return whether the Hub answers at all; its own client would retry for half a minute."""
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
-        return True  # a proxy may reach hosts that this machine cannot
+        return True  # a proxy may reach hosts that this machine cannot reach
     url = urlsplit(endpoint)
     port = url.port or (443 if url.scheme == "https" else 80)
     try:

@@ -1,9 +1,9 @@
-"""Models that another installed package ships as GGUF: converted once, then a folder like any other.
+"""Models that another installed package ships as GGUF, converted once to an ordinary folder.
 
     path: packaged/smollm2-135m-instruct
 
-The converted folder lies beside the Hub's cache: ``HF_HOME/semspec/PACKAGE-VERSION-CONVERSION/NAME``. It is
-written aside and moved into its place, by one process at a time; the others wait for it.
+The converted folder is beside the Hub's cache: ``HF_HOME/semspec/PACKAGE-VERSION-CONVERSION/NAME``. One process
+at a time writes it elsewhere and moves it into place; others wait.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from semspec.storage.files import sync_folder, write_json, write_text
 from semspec.storage.screen import echo
 
 PACKAGED = "packaged/"  # ``path: packaged/NAME``
-CONVERSION = 1  # one more whenever a conversion gives something else
-KIND, VERSION = "model", 1  # as the manifests of the embedded models say
+CONVERSION = 1  # increment whenever the conversion's result changes
+KIND, VERSION = "model", 1  # as in the manifests of the embedded models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a model comes from: a file in a distribution, and the repository that it was made from."""
+    """Where a model comes from: a file in a distribution, and the repository it was made from."""
 
     package: str
     file: str
@@ -66,7 +66,7 @@ its quantisation, and not as good as the original.
 
 
 def folder_of(path: str) -> Path:
-    """Return where ``packaged/NAME`` is once it is converted; it need not be there."""
+    """Return the folder of ``packaged/NAME`` after conversion; it need not exist yet."""
     name = path.removeprefix(PACKAGED)
     source = MODELS.get(name)
     version = _version(source) if source else None
@@ -76,7 +76,7 @@ def folder_of(path: str) -> Path:
 
 
 def name_of(folder: Path) -> str | None:
-    """Return ``packaged/NAME`` for a converted folder, None for any other."""
+    """Return ``packaged/NAME`` for a converted folder, None for any other folder."""
     inside = folder.name in MODELS and folder.parent.parent == _cache()
     return f"{PACKAGED}{folder.name}" if inside else None
 
@@ -88,7 +88,7 @@ def repository_of(name: str) -> str | None:
 
 
 def check_installed(path: str) -> None:
-    """Raise UserError if there is no such model as ``packaged/NAME``, or if what it needs is not installed."""
+    """Raise UserError if ``packaged/NAME`` does not exist or a package it needs is not installed."""
     name = path.removeprefix(PACKAGED)
     if name not in MODELS:
         raise UserError(f"no packaged model '{name}': there is {', '.join(MODELS)}")
@@ -104,9 +104,9 @@ def check_installed(path: str) -> None:
 
 
 def convert_once(path: str) -> None:
-    """Convert ``packaged/NAME`` into its folder, if that has not been done.
+    """Convert ``packaged/NAME`` into its folder, unless that was done.
 
-    Raise UserError where it is not installed (``check_installed``), or if it cannot be written.
+    Raise UserError if it is not installed (``check_installed``) or cannot be written.
     """
     check_installed(path)
     name, folder = path.removeprefix(PACKAGED), folder_of(path)
@@ -152,7 +152,7 @@ def _convert(name: str, source: Source, file: Path, folder: Path) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return True if every file is there in its length; contents are checked as those of any folder."""
+    """Return whether every file exists with its recorded size; contents are checked on loading, as for any folder."""
     if not manifests.is_ours(folder):
         return False
     manifest = manifests.read(folder)
@@ -163,10 +163,10 @@ def _is_whole(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; wait for the process, or the thread, that holds it."""
+    """Hold the folder's lock; wait for any other process or thread that holds it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # given up when the file is closed, or the process ends
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed or the process ends
         yield
 
 

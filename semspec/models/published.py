@@ -1,4 +1,4 @@
-"""The sizes of well-known models, as published: what a plan goes by where nobody can be asked."""
+"""Published sizes of well-known models, for plans made offline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semspec.storage.packaged import beside_package
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What ``conf/sizes.yaml`` says of a model."""
+    """An entry of ``conf/sizes.yaml``."""
 
     size: ModelSize
     layers: int
@@ -22,7 +22,7 @@ class Known:
 
 
 def published(name: str) -> Known | None:
-    """Return what is known of a repository of the Hub without asking it; None for all that is not listed."""
+    """Return what is known about a Hub repository without asking the Hub; None if it is not listed."""
     listed = _listed().get(name)
     if listed is None:
         return None

@@ -1,4 +1,4 @@
-"""What is recommended for a model: by its preset (conf/presets.yaml), or by its generation_config.json."""
+"""Recommended options of a model: from its preset (conf/presets.yaml), or its generation_config.json."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from semspec.storage.packaged import beside_package
 
 GENERATION_CONFIG = "generation_config.json"
 DRAWN = {"temperature": (0.0, 1e3), "top_p": (0.0, 1.0), "top_k": (0, 1 << 31), "min_p": (0.0, 1.0)}
-"""What is read of that file, with the least and the largest value."""
+"""What is read from that file, with the least and the largest allowed value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """What a target's preset brings beside the model, and where that is from."""
+    """What a target's preset brings besides the model, and the source of that."""
 
     source: str
-    thinking: str  # who opens the thinking
+    thinking: str  # who opens the thinking: the template or the model
     context: int
     options: Sequence[str]
     pair: Sequence[str]  # the draft that goes with the model
-    layer: int = 0  # whose states draft=pld_plus and draft=adapld compare; 0: theirs
+    layer: int = 0  # layer whose states draft=pld_plus and adapld compare; 0: their default
 
 
 @cache
 def presets(file: Path | None = None) -> Mapping[str, Preset]:
-    """Return the presets that bring something, by name."""
+    """Return the presets that bring further options, by name."""
     stored: Any = OmegaConf.to_container(
         OmegaConf.load(file or beside_package("conf") / "presets.yaml")
     )
@@ -44,7 +44,7 @@ def presets(file: Path | None = None) -> Mapping[str, Preset]:
 def in_generation_config(folder: Path) -> dict[str, str]:
     """Return the sampling that a model's generation_config.json recommends, as options.
 
-    Where it says not to sample, that is temperature 0. Raise UserError for a value that is none.
+    ``do_sample: false`` becomes temperature 0. Raise UserError for an invalid value.
     """
     path = folder / GENERATION_CONFIG
     if not os.path.lexists(path):

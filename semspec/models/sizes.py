@@ -1,4 +1,4 @@
-"""What memory a model needs: its config.json and the sizes of its files say it, and no weights are loaded."""
+"""Work out a model's memory from its config.json and the sizes of its files, without loading weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from semspec.types import Role
 
 WIDTHS = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 HALF = 2  # bytes of a number on a GPU, in weights and KV cache
-PROMPT = 2048  # tokens that are kept free for a problem's prompt
+PROMPT = 2048  # tokens reserved for a problem's prompt
 _SHARD = re.compile(r".*-of-\d+\.safetensors")
 
 
@@ -27,27 +27,27 @@ class ModelSize:
 
     name: str
     weights: int  # bytes
-    token: int  # bytes of KV cache for one token
+    token: int  # bytes of KV cache per token
     heads: int
     kv_heads: int
-    context: int  # tokens that it was trained with
+    context: int  # trained context length
 
     def splits(self, ranks: int) -> bool:
-        """Return whether the model can be split over so many GPUs."""
+        """Return whether the model can be split over this many GPUs."""
         return self.heads % ranks == 0 and (
             self.kv_heads % ranks == 0 or ranks % self.kv_heads == 0
         )
 
     def part(self, ranks: int) -> ModelSize:
-        """Return what one of so many GPUs holds of the model."""
-        kept = min(ranks, self.kv_heads)  # a GPU holds at least one head's cache
+        """Return the part of the model on one of this many GPUs."""
+        kept = min(ranks, self.kv_heads)  # each GPU holds at least one head's cache
         return replace(self, weights=-(-self.weights // ranks), token=-(-self.token // kept))
 
 
 def size_of(model: ModelConfig) -> ModelSize:
     """Return the size of a model, without fetching weights from the Hub.
 
-    Raise UserError for a model that cannot be found, or whose config.json does not describe one.
+    Raise UserError if the model cannot be found or its config.json does not describe a model.
     """
     folder = model.fetch(weights=False)
     config = read_json(folder / "config.json")
@@ -62,7 +62,7 @@ def size_of(model: ModelConfig) -> ModelSize:
 
 
 def stored_bytes(files: Mapping[str, int]) -> int:
-    """Return the bytes of a model's weights among its files: a repository may hold them twice."""
+    """Return the bytes of a model's weights, counted once even if a repository holds them twice."""
     weights = {name: size for name, size in files.items() if name.endswith(".safetensors")}
     shards = [size for name, size in weights.items() if _SHARD.fullmatch(name)]
     if "model.safetensors.index.json" in files and shards:
@@ -71,11 +71,11 @@ def stored_bytes(files: Mapping[str, int]) -> int:
 
 
 def size_from(name: str, config: Mapping[str, Any], stored: int) -> ModelSize:
-    """Return the size of a model with this config.json and so many bytes of weights in its files."""
+    """Return the size of a model with this config.json and ``stored`` bytes of weights in its files."""
     shape = {**config, **(config.get("text_config") or {})}
     layers, heads = int(shape["num_hidden_layers"]), int(shape["num_attention_heads"])
     kv_heads = int(shape.get("num_key_value_heads") or heads)
-    if shape.get("kv_lora_rank"):  # one compressed row stands for keys and values of all heads
+    if shape.get("kv_lora_rank"):  # one compressed row holds keys and values of all heads
         row, kv_heads = int(shape["kv_lora_rank"]) + int(shape.get("qk_rope_head_dim") or 0), 1
     else:
         row = 2 * kv_heads * int(shape.get("head_dim") or int(shape["hidden_size"]) // heads)
@@ -87,11 +87,11 @@ def size_from(name: str, config: Mapping[str, Any], stored: int) -> ModelSize:
 
 
 def tokens_for(max_new_tokens: int, sizes: Mapping[Role, ModelSize]) -> int:
-    """Return the tokens of the longest problem: the budget and room for a prompt, as far as models reach."""
+    """Return the tokens of the longest problem: budget plus prompt, limited by the models' contexts."""
     return min(max_new_tokens + PROMPT, *(size.context for size in sizes.values()))
 
 
 def held(size: ModelSize, tokens: int, width: int = HALF) -> str:
-    """Say what a model holds: its weights, and a KV cache of so many tokens; ``width`` is of a number."""
+    """Describe a model's memory: weights, and a KV cache of ``tokens``; ``width``: bytes per number."""
     weights, cache = (part * width // HALF for part in (size.weights, tokens * size.token))
     return f"{shown(weights)} of weights and {shown(cache)} of KV cache ({tokens:,} tokens)"

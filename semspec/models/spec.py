@@ -1,4 +1,4 @@
-"""The part of a model's configuration that the forward pass uses, and the models it refuses."""
+"""The part of a model's configuration that the forward pass uses; refuses unsupported models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from semspec.models.intact import check_sizes
 from semspec.storage import foreign
 
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
-LARGEST_HEAD = 1 << 16  # of the rotary embedding, which is allocated at once
+LARGEST_HEAD = 1 << 16  # largest head_dim, because the rotary embedding is allocated at once
 ELSEWHERE = "way out: engine=sglang"
 
 
@@ -33,7 +33,7 @@ class Spec:
     vocabulary: int
     context_limit: int
     tied: bool
-    classifier: bool  # a reward model: its head scores positions and predicts no tokens
+    classifier: bool  # a reward model, whose head scores positions and does not predict tokens
     qkv_bias: bool
     out_bias: bool
     mlp_bias: bool
@@ -50,7 +50,7 @@ def read_spec(folder: Path, max_context: int) -> Spec:
 
 
 def spec_of(folder: Path, raw: Mapping[str, Any], max_context: int) -> Spec:
-    """Return the spec of a config in transformers' format that stands elsewhere in a file of ``folder``.
+    """Return the spec of a given config in transformers' format, for a model in ``folder``.
 
     Raises UserError for unsupported models.
     """
@@ -65,7 +65,7 @@ def spec_of(folder: Path, raw: Mapping[str, Any], max_context: int) -> Spec:
         return _spec(folder, raw, family, families.read(raw), max_context)
     except UserError:
         raise
-    except Exception as e:  # a broken configuration makes transformers or torch raise anything
+    except Exception as e:  # with a broken configuration, transformers or torch may raise anything
         raise UserError(f"cannot use {folder / 'config.json'}: {first_line(e)}") from e
 
 
@@ -99,7 +99,7 @@ def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_co
         context_limit=limit,
         tied=bool(config.tie_word_embeddings),
         classifier=any(str(name).endswith(CLASSIFIERS) for name in raw.get("architectures") or []),
-        qkv_bias=bias or family == "qwen2",  # qwen2 always has one, without a setting for it
+        qkv_bias=bias or family == "qwen2",  # qwen2 always has one and no setting for it
         out_bias=bias and family in ("llama", "qwen3"),
         mlp_bias=bool(config.mlp_bias) and family == "llama",
         qk_norm=family == "qwen3",
@@ -120,7 +120,7 @@ def _refuse_windows(config: Any, limit: int) -> None:
 
 
 def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
-    """Return the rotary embedding's inverse frequencies and the factor of its cos and sin."""
+    """Return the rotary embedding's inverse frequencies and the scale of its cos and sin."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     rope: Mapping[str, Any] = config.rope_parameters
@@ -129,7 +129,7 @@ def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
         powers = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
         frequencies, scale = 1.0 / (float(rope["rope_theta"]) ** powers), 1.0
     elif kind in ("linear", "llama3", "yarn", "dynamic"):
-        # "dynamic" only changes beyond max_position_embeddings, which no context exceeds
+        # "dynamic" differs only beyond max_position_embeddings, which no context exceeds
         frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     else:
         raise UserError(f"engine=hf does not know rope_type={str(kind)[:40]}; {ELSEWHERE}")
@@ -139,7 +139,7 @@ def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
 
 
 def read_stop_ids(folder: Path) -> frozenset[int]:
-    """Return the end-of-text ids in generation_config.json or config.json."""
+    """Return the end-of-text ids from generation_config.json, or else from config.json."""
     path = folder / "generation_config.json"
     ids = read_json(path).get("eos_token_id") if os.path.lexists(path) else None
     if ids is None:

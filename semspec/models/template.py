@@ -1,4 +1,4 @@
-"""Chat templates, which are programs shipped with models: rendered within limits of time and memory."""
+"""Render chat templates, which are programs shipped with models, within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _worker = Worker(Path(__file__).with_name("_template_worker.py"))
 
 
 def variables_of(template: str) -> frozenset[str]:
-    """Return the names of the variables that a chat template reads; raise TemplateRefusedError as ``render`` does."""
+    """Return the names of the variables that a chat template reads; raises as ``render`` does."""
     return frozenset(_asked([template, None])["names"])
 
 
 def render(template: str, variables: Mapping[str, Any]) -> str:
     """Render a chat template.
 
-    Raise TemplateRefusedError with the template's own error, or if it needs more than a second, 256 MiB
-    or 4 Mi characters.
+    Raise TemplateRefusedError with the template's own error, or if it needs more than one second, 256 MiB or
+    4 Mi characters.
     """
     return str(_asked([template, dict(variables)])["text"])
 

@@ -1,12 +1,12 @@
-"""Conversion between text and token ids: the only module with a tokenizer and its chat template.
+"""Convert between text and token ids; the only module with a tokenizer and its chat template.
 
 A thin layer over a transformers tokenizer, with three decisions:
 
 * ``tokenizer.json`` is authoritative if it exists. AutoTokenizer may rebuild parts of it from the
-  model type (transformers 5 replaces the pre-tokenizer of a qwen2 model), and then the same text
-  becomes other ids than in every other program that reads the file.
-* A piece is what a token *adds* to a text, so it is decoded after another token: decoders of the
-  SentencePiece kind drop the space at the beginning of a text.
+  model type (transformers 5 replaces the pre-tokenizer of a qwen2 model), and then gives other ids
+  for the same text than every other program that reads the file.
+* A piece is what a token *adds* to a text, so it is decoded after another token, because decoders of
+  the SentencePiece kind drop the space at the beginning of a text.
 * The fingerprint covers what determines ids (vocabulary, merges, normaliser, pre-tokenizer, added
   and special tokens), not the files: a chat template may change without invalidating an artifact.
 """
@@ -30,16 +30,16 @@ from semspec.models.wanted import WITHOUT_WEIGHTS
 from semspec.storage import foreign
 
 OPEN, CLOSE = "<think>", "</think>"  # around the thinking, in the templates of reasoning models
-SWITCHES = ("enable_thinking", "thinking")  # what templates call it: Qwen3's, and others
+SWITCHES = ("enable_thinking", "thinking")  # the templates' variable: in Qwen3's, and in others
 Turn = Mapping[str, Any]
-"""A message of a chat as templates take it: its role, its content, and what else it has."""
-_TURN = "an-open-turn"  # a stand-in for the running turn while the template is rendered
+"""A chat message as templates take it: its role, content and other fields."""
+_TURN = "an-open-turn"  # placeholder for the running turn while the template is rendered
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def opening(prompt: str) -> str:
-    """Return the opened thinking at the end of a prompt; it belongs to the assistant's turn."""
+    """Return the opening tag of the thinking at the end of a prompt, or ""; it belongs to the assistant's turn."""
     return prompt[prompt.rindex(OPEN) :] if prompt.rstrip().endswith(OPEN) else ""
 
 
@@ -48,7 +48,7 @@ def turn(role: str, content: str) -> Turn:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a value of JSON."""
+    """Yield all strings in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -61,8 +61,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
-    """Load a tokenizer, and the ends of text in the generation config; raise UserError if none."""
-    import transformers  # takes seconds: not for callers that only print the help
+    """Load a tokenizer and the end-of-text ids of the generation config; raise UserError without a tokenizer."""
+    import transformers  # takes seconds, which callers that only print the help must not wait for
     from transformers.utils.hub import cached_file
 
     folder = Path(name).expanduser()
@@ -85,7 +85,7 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
         tokenizer = kind.from_pretrained(source, **options)
     except UserError:
         raise
-    except Exception as reason:  # transformers raises whatever its parsers raise
+    except Exception as reason:  # transformers passes on whatever its parsers raise
         where = f"'{name}'" + (f" (revision {revision})" if revision else "")
         way = "check name and revision, log in with 'hf auth login' for a gated model, or give a local folder"
         way = "is it a model's folder with its tokenizer files?" if local else way
@@ -103,26 +103,26 @@ class Text:
     def __init__(
         self, name: str, revision: str | None = None, thinking: bool | None = None
     ) -> None:
-        """``thinking``: tell the template to switch it on or off; it may not listen."""
+        """``thinking``: tell the template to switch the thinking on or off; it may ignore that."""
         self.name = name
         self.told = {} if thinking is None else dict.fromkeys(SWITCHES, thinking)
         self.tokenizer, stops = _load(name, revision)
         self.tokenizer.model_max_length = sys.maxsize  # engines report prompts that are too long
         self.eos: int | None = self.tokenizer.eos_token_id  # ends an answer
-        self.bos: int | None = self.tokenizer.bos_token_id  # begins a text, if any
+        self.bos: int | None = self.tokenizer.bos_token_id  # begins a text
         self.stop_ids: frozenset[int] = stops if self.eos is None else stops | {self.eos}
         self._pieces: dict[int, str] = {}
         self._asides: dict[tuple[str, str], tuple[str, list[int]]] = {}
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, nothing added; special tokens written in it are recognised."""
+        """Return the ids of a text, adding nothing; special tokens written in it are recognised."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def least(self, text: str) -> int:
-        """Return how many tokens a text has at least, without reading it: none is longer than the vocabulary's longest.
+        """Return a lower bound for a text's number of tokens from the vocabulary's longest token, without encoding it.
 
-        0 where one that stands for whatever is unknown may be of any length.
+        It is 0 if an unknown-token may stand for any length of text.
         """
         return -(-len(text) // self._longest) if self._longest else 0
 
@@ -132,11 +132,11 @@ class Text:
         known = getattr(model, "unk_token", "") is None or getattr(model, "byte_fallback", False)
         if not known:
             return 0
-        # a vocabulary of bytes spells each as one character, so that its tokens are no shorter than what they say
+        # a byte-level vocabulary spells each byte as one character, so its tokens are no shorter than their text
         return max(map(len, self.tokenizer.get_vocab()))
 
     def encode_whole(self, text: str) -> list[int]:
-        """Return the ids of a text that nothing precedes: with the beginning of text where the model wants one."""
+        """Return the ids of a whole text, with the beginning-of-text token if the model uses one."""
         ids = self.encode(text)
         begins = self.bos is not None and self.tokenizer.encode("")[:1] == [self.bos]
         return [self.bos, *ids] if begins and ids[:1] != [self.bos] else ids  # type: ignore[list-item]
@@ -149,11 +149,11 @@ class Text:
         return text
 
     def readable(self, ids: Sequence[int]) -> str:
-        """Return the text of ids without the tokens that end a text."""
+        """Return the text of ids without end-of-text tokens."""
         return self.decode([token for token in ids if token not in self.stop_ids])
 
     def piece(self, token: int) -> str:
-        """Return the text that a token adds; "" for padding, U+FFFD for bytes that are no character."""
+        """Return the text that a token adds; "" for padding, U+FFFD for bytes that are not a whole character."""
         if token not in self._pieces:
             self._pieces[token] = self._piece(token)
         return self._pieces[token]
@@ -173,7 +173,7 @@ class Text:
     def prompt(self, question: str, system: str | None = None) -> tuple[str, list[int]]:
         """Return a question in the model's chat format, as text and ids, ready for the answer.
 
-        Raise UserError for an empty question, a lone surrogate, or a missing or refusing template.
+        Raise UserError for an empty question, a lone surrogate, or if the template is missing or refuses the prompt.
         """
         if not question.strip():
             raise UserError("the question is empty: there is nothing to solve")
@@ -190,8 +190,8 @@ class Text:
     ) -> tuple[str, list[int]]:
         """Return a chat in the model's format, as text and ids, ready for the answer.
 
-        ``told`` goes to the template as further variables, ``tools`` as the functions that may be called. Raise UserError
-        as ``prompt`` does.
+        ``told``: further variables for the template. ``tools``: the functions that may be called. Raise UserError as
+        ``prompt`` does.
         """
         text = self.rendered(turns, way_out, told, tools)
         ids = self.encode(text)
@@ -221,11 +221,11 @@ class Text:
         return self._render(turns, way_out, told, tools)
 
     def aside(self, question: str, prefill: str) -> tuple[str, list[int]]:
-        """Return text and ids that close the assistant's turn, ask a question and begin the reply.
+        """Return text and ids that close the assistant's unfinished turn, ask a question and begin the reply.
 
-        They follow an unfinished turn. For a model that thinks, the thinking is opened and ``prefill``
-        placed in it. The closing of the turn is cut out of a rendered conversation of stand-ins, because
-        templates may alter earlier turns (R1's and Qwen3's drop their thinking).
+        For a model that thinks, the thinking is opened, and ``prefill`` is placed in it. The closing of the turn is cut
+        out of a rendered conversation of placeholders, because templates may alter earlier turns (R1's and Qwen3's drop
+        their thinking).
         """
         if known := self._asides.get((question, prefill)):
             return known
@@ -272,7 +272,7 @@ class Text:
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """The names of the variables that the chat template reads; raise UserError for one that cannot be read."""
+        """Names of the variables that the chat template reads; raise UserError if it cannot be parsed."""
         try:
             return variables_of(self.tokenizer.get_chat_template())
         except (TemplateRefusedError, ValueError) as reason:
@@ -281,22 +281,22 @@ class Text:
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
-        """All tokens, as the tokenizer spells them, with their ids."""
+        """All tokens in the tokenizer's spelling, with their ids."""
         return dict(self.tokenizer.get_vocab())
 
     @cached_property
     def added(self) -> dict[str, int]:
-        """Tokens that are matched whole before the text is split: special tokens and the like."""
+        """Tokens that are matched before the text is split, such as special tokens."""
         return {str(token): index for index, token in self.tokenizer.added_tokens_decoder.items()}
 
     @cached_property
     def size(self) -> int:
-        """One more than the largest id; a model's own vocabulary may be padded beyond it."""
+        """The largest id plus one; a model's own vocabulary may be padded beyond it."""
         return max((*self.vocabulary.values(), *self.added.values()), default=-1) + 1
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 (hex) of what determines ids; artifacts are bound to it."""
+        """The sha256 (hex) of everything that determines ids; artifacts are bound to it."""
         added = sorted(
             (index, str(t), t.special, t.normalized, t.lstrip, t.rstrip, t.single_word)
             for index, t in self.tokenizer.added_tokens_decoder.items()

@@ -1,4 +1,4 @@
-"""The files of a repository that are needed: of a model, of a data set."""
+"""The files of a repository that are needed for a model or a data set."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Wanted:
 MODEL = Wanted(
     noun="model",
     option="model.path",
-    # top level only; "consolidated" is a second copy of the same weights in another naming
+    # top level only; "consolidated" files are a second copy of the weights with other names
     patterns=("*.safetensors", "*.json", "tokenizer*", "*.txt", "*.model", "*.jinja"),
     unwanted=("*/*", "consolidated*"),
 )

@@ -1,4 +1,4 @@
-"""Strict reading of a safetensors checkpoint, with matrices fused for the forward pass."""
+"""Read a safetensors checkpoint strictly, and fuse matrices for the forward pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(slots=True)
 class Block:
-    """One layer. Norm weights are None if they were folded into the following matrix."""
+    """One layer; norm weights are None if they were folded into the following matrix."""
 
     qkv: Tensor
     qkv_bias: Tensor | None
@@ -45,7 +45,7 @@ class Weights:
 
 
 def read_weights(folder: Path, spec: Spec, dtype: torch.dtype, device: torch.device) -> Weights:
-    """Read all weights onto the device; raise UserError for anything wrong with the files."""
+    """Read all weights onto the device; raise UserError if anything is wrong with the files."""
     files = weight_files(folder)
     with ExitStack() as stack:
         opened = [stack.enter_context(foreign.open_tensors(f, way_out=AGAIN)) for f in files]
@@ -57,7 +57,7 @@ def read_weights(folder: Path, spec: Spec, dtype: torch.dtype, device: torch.dev
             return tensor.to(device, dtype)
 
         embed = take("model.embed_tokens.weight")
-        # a classifier's own head belongs to its rule; nobody requests its logits
+        # a classifier's own head belongs to its rule, and nobody asks for its logits
         head = embed if spec.tied or spec.classifier else take("lm_head.weight")
         blocks = [_block(take, spec, i) for i in range(spec.layers)]
         return Weights(embed, head, take("model.norm.weight"), blocks)
@@ -114,17 +114,17 @@ def _check(where: Mapping[str, Any], shapes: Shapes, spec: Spec, folder: Path) -
 def interleave(rows: Tensor, head_dim: int) -> Tensor:
     """Interleave the two halves of every head's rows: (i, i + d/2) becomes (2i, 2i + 1).
 
-    A rotary pair is then one complex number. Queries and keys are permuted alike, so their products
-    do not change.
+    A rotary pair is then one complex number. Queries and keys are permuted in the same way, so their products do
+    not change.
     """
     pairs = rows.view(-1, 2, head_dim // 2, *rows.shape[1:])
     return pairs.transpose(1, 2).reshape(rows.shape)
 
 
 def _wide(matrix: Tensor) -> Tensor:
-    """Store a matrix with many outputs input by input, where a CPU's products with few rows are faster.
+    """Store a matrix with many outputs input by input, because a CPU then multiplies few rows faster.
 
-    On 3072 x 576 a product with one row takes .6 of the time, with two rows .5; with forty the same.
+    For 3072 x 576, a product with one row takes 0.6 of the time, with two rows 0.5, with forty rows the same.
     """
     return matrix.t().contiguous().t() if matrix.device.type == "cpu" else matrix
 

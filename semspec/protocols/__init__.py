@@ -1,28 +1,28 @@
-"""Every kind of plugin, and the one life that all of them lead.
+"""Every kind of plugin, and the life cycle that all share.
 
 Drafters and rules are *plans*: generators that yield queries and receive answers. They touch no
 engine, so the driver can run one problem or many, and every rule can be tested on the toy engine,
-whose exact law is known. A plugin is a frozen, kw_only dataclass whose fields are its options and
-whose docstring's first line is its help; ``semspec.registry`` finds it.
+whose exact distribution is known. A plugin is a frozen, kw_only dataclass whose fields are its options
+and whose docstring's first line is its help; ``semspec.registry`` finds it.
 
-The life of a plugin, in this order (``config.build``, ``solver.Solver``):
+The life cycle, in this order (``config.build``, ``solver.Solver``):
 
 1. It is built from its options. ``__post_init__`` raises UserError for options that make no sense.
-2. ``check_setup(setup)`` raises UserError where it cannot work in this configuration: before a model loads.
-3. ``models()`` names the models that it brings along, by role (drafters and rules). Their light files are
-   fetched: configurations and tokenizers.
-4. ``loads(run)`` names what it is going to load, and raises UserError where that is not known: before
-   anything heavy is fetched. ``plan=true`` shows it.
-5. ``bind(run)`` returns a copy that has what it was trained with, and raises UserError where that does
-   not belong to the run's models or does not hold for the run: before weights are fetched (drafters, rules, splitters).
-6. ``measure(bench)`` returns a copy that has what can only be measured on the loaded pair (rules).
+2. ``check_setup(setup)`` raises UserError if it cannot work in this configuration, before a model loads.
+3. ``models()`` names the models that it brings along, by role (drafters and rules). Their light files,
+   configurations and tokenizers, are fetched.
+4. ``loads(run)`` names the artifacts that it will load, and raises UserError if they are not known, before
+   anything heavy is fetched. ``plan=true`` shows them.
+5. ``bind(run)`` returns a copy with its artifacts, and raises UserError if they belong to other models or do
+   not hold for the run, before weights are fetched (drafters, rules, splitters, stoppers).
+6. ``measure(bench)`` returns a copy with what can only be measured on the loaded pair (rules).
 7. ``open(kit)`` begins one problem; a splitter opens a stream, an engine loads a model.
 
-``example(folder)`` gives the contract tests plugins to try: ``tests/contract`` names none.
+``example(folder)`` gives the contract tests plugins to try, because ``tests/contract`` names none.
 
-``plugin`` has what all kinds share, and ``setup``, ``kit`` and ``plan`` what they are given and how they ask models; each
-kind has a module of its own (``drafter``, ``rule``, ``stopper``, ``splitter``, ``engine``, ``benchmark``), and
-``in_server`` is for rules inside a serving engine. Import every name from here.
+``plugin`` has what all kinds share; ``setup``, ``kit`` and ``plan`` have what plugins are given and how they ask models.
+Each kind has its own module (``drafter``, ``rule``, ``stopper``, ``splitter``, ``engine``, ``benchmark``), and
+``in_server`` is for rules inside a serving engine. Import all names from here.
 """
 
 from __future__ import annotations

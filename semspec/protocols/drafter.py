@@ -1,4 +1,4 @@
-"""Drafters: who proposes tokens."""
+"""Drafters propose tokens."""
 
 from __future__ import annotations
 
@@ -13,61 +13,61 @@ from semspec.types import Context, Draft, Read, Role, Room, Round, Sampling, See
 
 
 class Drafter(Plugin, Protocol):
-    """Proposes tokens; ``draft`` is the role of a language model that it drafts with."""
+    """Proposes tokens; a language model that it drafts with has the role ``draft``."""
 
-    plain: ClassVar[bool]  # whether it never drafts, so that the target may write to the end
-    ahead: ClassVar[bool]  # whether it can draft what follows ``Room.tail``
-    rows: ClassVar[bool]  # whether the rows that it drafts from come with its drafts
+    plain: ClassVar[bool]  # it never drafts, so the target may write to the end
+    ahead: ClassVar[bool]  # it can draft what follows ``Room.tail``
+    rows: ClassVar[bool]  # its drafts come with the rows they were drafted from
 
     @property
     def needs(self) -> frozenset[What]:
-        """Kinds of reads of the target that it asks for."""
+        """What it reads from the target."""
         ...
 
     @property
     def levels(self) -> int:
-        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says.
+        """Most levels of its trees; 0: it drafts chains of ``draft_length``.
 
-        One with levels that drafts by a model's rows drafts a chain, too, where ``Room.chain`` asks for it.
+        A tree drafter with ``rows`` can also draft a chain if ``Room.chain`` asks for it.
         """
         ...
 
     def models(self) -> Mapping[Role, ModelConfig]:
-        """Return models of its own, by role; ``target`` is there anyway."""
+        """Return its own models by role; ``target`` is always there."""
         ...
 
     @property
     def own_prompt(self) -> bool:
-        """True if its model may read the prompt in its own chat template if the target's does not fit."""
+        """True if its model may read the prompt in its own chat template where the target's does not fit."""
         ...
 
     def drawn(self, sampling: Sampling) -> bool:
-        """Tell whether siblings in its trees are draws from their rows, not point masses."""
+        """Return whether siblings in its trees are sampled from their rows; otherwise they are point masses."""
         ...
 
     @property
     def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
+        """Tokens per draft where tokens are the unit; 0: ``draft_length`` decides."""
         ...
 
     @property
     def chains(self) -> bool:
-        """True if it may draft a chain in place of what ``reach`` counts, as long as ``draft_length`` says."""
+        """True if it may draft a chain of ``draft_length`` in place of what ``reach`` counts."""
         ...
 
     @property
     def beside(self) -> Drafter | None:
-        """The model or head, one of its sources, beside which it copies: the pace says which of them drafts."""
+        """The model or head beside which it copies, both its sources; the pace chooses which of them drafts."""
         ...
 
     @property
     def refers(self) -> bool:
-        """True if it copies from ``Kit.references`` by itself."""
+        """True if it copies from ``Kit.references`` itself."""
         ...
 
     @property
     def remembers(self) -> int:
-        """Return the MiB of earlier answers that it asks for as ``Kit.earlier``; 0: none."""
+        """MiB of earlier answers that it wants as ``Kit.earlier``; 0: none."""
         ...
 
     def open(self, kit: Kit) -> DraftSession: ...
@@ -76,8 +76,8 @@ class Drafter(Plugin, Protocol):
 class DraftSession(Protocol):
     """A drafter at work on one problem."""
 
-    watches: tuple[Read, ...]  # per-row reads that ride on every pass of the target
-    # of what it watches and has missed, before a draft: it asks for all rows; False: for the newest one alone
+    watches: tuple[Read, ...]  # per-row reads that are added to every pass of the target
+    # before a draft, it asks for all watched rows that it has missed; False: only for the newest one
     recalls: bool
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
@@ -85,7 +85,7 @@ class DraftSession(Protocol):
         ...
 
     def see(self, seen: Seen) -> None:
-        """Take rows that it watches, of tokens that are in the context; comes before ``observe``."""
+        """Take watched rows of tokens that are in the context; called before ``observe``."""
         ...
 
     def observe(self, context: Context, done: Round) -> None:

@@ -1,4 +1,4 @@
-"""Engines: who runs a model and answers queries, and what some can do beyond that."""
+"""Engines run a model and answer queries; some can do more."""
 
 from __future__ import annotations
 
@@ -18,68 +18,68 @@ if TYPE_CHECKING:
 
 
 class EngineOptions(Plugin, Protocol):
-    """The options of an engine: the plugin from which the engine of each model is made."""
+    """The options of an engine: the plugin that creates the engine of each model."""
 
-    offers: ClassVar[frozenset[What]]  # what can be read
+    offers: ClassVar[frozenset[What]]  # what it can read
     roles: ClassVar[frozenset[Role] | None]  # the models that it can run; None: any
-    may_change: ClassVar[tuple[str, ...]]  # options that may differ when a run goes on
+    may_change: ClassVar[tuple[str, ...]]  # options that may change when a run is resumed
 
     @property
     def holds_weights(self) -> bool:
-        """True if weights are loaded on this machine; else a model's folder need not have them."""
+        """True if weights are loaded on this machine; otherwise a model's folder need not have them."""
         ...
 
     def verifies(self, setup: Setup) -> tuple[bool, str]:
-        """Say if servers may verify drafts by themselves, so that nothing is read here; if not, how they could."""
+        """Return whether servers may verify drafts by themselves, so that nothing is read here, and if not, a remedy."""
         ...
 
     @property
     def key(self) -> str:
-        """What tells engines apart that several solvers share: those of one key share servers and models."""
+        """The key of shared engines: solvers with the same key share servers and models."""
         ...
 
     def drafting(self, small: Small) -> Self:
-        """Return the options for a run whose drafts a server of its own makes and verifies; else these."""
+        """Return the options for a run whose own server makes and verifies the drafts, or else these options."""
         ...
 
     def reaches(self, role: Role) -> bool:
-        """Return False for a model that nobody has said where to find: there may be no need for it."""
+        """Return False for a model without a given location, which may not be needed."""
         ...
 
     @classmethod
     def suits(cls) -> tuple[int, str] | None:
-        """Rate the engine for this machine, and say why: the highest is ``engine=auto``.
+        """Rate the engine for this machine, and say why; ``engine=auto`` takes the highest.
 
-        0: it does not work here by itself. None: nobody wants it who does not name it.
+        0: it does not work here without further options. None: never choose it automatically.
         """
         ...
 
     def check_machine(self, models: Mapping[Role, ModelConfig], max_new_tokens: int) -> None:
-        """Raise UserError if models cannot run on this machine, before any is fetched."""
+        """Raise UserError, before anything is fetched, if the models cannot run on this machine."""
         ...
 
     def needed(
         self, models: Mapping[Role, ModelConfig], max_new_tokens: int, problems: int
     ) -> Sequence[str]:
-        """Say what models take of this machine, of what is there: a line for each device or server."""
+        """Describe what the models need and what this machine has, in a line per device or server."""
         ...
 
     def copies(self, role: Role) -> int:
-        """Return how many times a model is loaded here: as many as it has servers of a run's own."""
+        """Return how many copies of a model are loaded here: one for each server that the run starts."""
         ...
 
     def hosting(
         self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object], waits: bool = True
     ) -> AbstractContextManager[Self]:
-        """Make ready what all models of a process load from, such as servers; end that at exit.
+        """Start what all models of a process load from, such as servers, and stop it at exit.
 
-        Yields the options to load them with. ``tell`` gets lines about progress. ``waits``: questions to a server that
-        has ended wait while it is started again.
+        Yields the options to load them with. ``tell`` gets lines about progress. ``waits``: queries to a server that has
+        ended wait while it is restarted.
         """
         ...
 
     def retire(self) -> None:
-        """Start no server again that ends from now on. Of the options that ``hosting`` yields; from any thread."""
+        """Stop restarting servers that end from now on. For the options that ``hosting`` yields; from any thread."""
         ...
 
     def load(
@@ -89,34 +89,34 @@ class EngineOptions(Plugin, Protocol):
         role: Role = "target",
         probes: Sequence[str] = (),
     ) -> Engine:
-        """Load the engine of one model, which holds these probes if it can."""
+        """Load the engine of one model, with these probes if it can hold them."""
         ...
 
 
 @dataclass(frozen=True)
 class Small:
-    """A small model that drafts tokens inside the target's server, which verifies them by itself."""
+    """A small model that drafts tokens inside the target's server, which also verifies them."""
 
     model: str  # a folder, embedded/NAME, or owner/name[@revision]
     folder: Path
-    length: int  # tokens drafted at a time
-    adaptive: bool  # only where it pays
+    length: int  # tokens per draft
+    adaptive: bool  # draft only where it pays
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A model that the engines of one process are going to run."""
+    """A model that the engines of one process will run."""
 
     role: Role
     folder: Path
-    probes: tuple[str, ...] = ()  # that it holds, of all who use it
+    probes: tuple[str, ...] = ()  # that it has to hold for all its users
     max_new_tokens: int = 512
-    problems: int = 1  # under way at a time
-    small: Small | None = None  # that drafts inside its server
+    problems: int = 1  # running at a time
+    small: Small | None = None  # drafts inside its server
 
 
 class Engine(Protocol):
-    """Answers queries; knows token ids and nothing of text."""
+    """Answers queries; knows token ids, not text."""
 
     offers: frozenset[What]
     vocabulary: int
@@ -127,7 +127,7 @@ class Engine(Protocol):
 
     @property
     def context_limit(self) -> int:
-        """Tokens that a context may have."""
+        """Most tokens of a context."""
         ...
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
@@ -135,7 +135,7 @@ class Engine(Protocol):
         ...
 
     def forget(self, context: Context) -> None:
-        """Free the session of a problem that is over."""
+        """Free the session of a finished problem."""
         ...
 
     def close(self) -> None: ...
@@ -143,22 +143,22 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Concurrent(Engine, Protocol):
-    """An engine that takes a query at any time, whatever else is under way: a server.
+    """An engine that takes a query at any time, such as a server.
 
-    ``forget`` then also gives up what is still under way for a context.
+    ``forget`` then also gives up a context's running queries.
     """
 
     def submit(self, query: Query) -> Future[Answer]:
-        """Take a query and return at once."""
+        """Submit a query and return at once."""
         ...
 
 
 @runtime_checkable
 class Onward(Concurrent, Protocol):
-    """An engine that may write on behind an answer, for who is likely to ask for more (``Generate.onward``)."""
+    """An engine that may write on after an answer when the caller is likely to ask for more (``Generate.onward``)."""
 
     def halt(self, context: Context) -> None:
-        """Write no more for a context than was asked for. Returns at once, from any thread."""
+        """Stop writing beyond what was asked for in a context. Returns at once; from any thread."""
         ...
 
 
@@ -167,61 +167,61 @@ Standing = Literal["there", "away", "over"]
 
 @runtime_checkable
 class Watched(Protocol):
-    """An engine whose model runs on servers, which may be lost."""
+    """An engine whose model runs on servers, which may fail."""
 
     def standing(self) -> Future[Standing]:
-        """Look for the servers, from any thread, and return at once.
+        """Check the servers; return at once, from any thread.
 
-        The result is "there" if one answers, "away" if none does, "over" if none is going to: this process has started
-        them, and they have ended.
+        The result is "there" if one answers, "away" if none does, and "over" if none will, because this process started
+        them and they have ended.
         """
         ...
 
 
 @runtime_checkable
 class OnServers(Protocol):
-    """An engine whose model runs on servers, and what is known of these."""
+    """An engine whose model runs on servers, with what is known about them."""
 
     @property
     def served(self) -> str:
-        """Return the models that the servers report; "" if that is not checked, or known from their files."""
+        """The models that the servers report; "" if that is not checked, or known from their files."""
         ...
 
     @property
     def inside(self) -> Mapping[str, Any] | None:
-        """Return what the servers say of the loop that they run inside; None: they run none."""
+        """The servers' description of the loop that they run inside; None: they run none."""
         ...
 
     @property
     def away(self) -> int:
-        """Count the servers that were lost and have not answered since."""
+        """Number of servers that were lost and have not answered since."""
         ...
 
     @property
     def ended(self) -> bool:
-        """True while every server is one that this process has started, and has ended."""
+        """True while all servers were started by this process and have ended."""
         ...
 
 
 @runtime_checkable
 class Constraining(Engine, Protocol):
-    """An engine that can hold what its model writes to a grammar (``Generate.grammar``)."""
+    """An engine that can constrain its output to a grammar (``Generate.grammar``)."""
 
     holds_grammars: bool
 
 
 @runtime_checkable
 class Caching(Engine, Protocol):
-    """An engine whose KV cache is memory of this process, which nobody but the caller bounds."""
+    """An engine whose KV cache is in this process's memory; only the caller limits it."""
 
     def session_bytes(self, positions: int) -> int:
-        """Return the memory that a context of so many tokens may take."""
+        """Return the most memory that a context of so many tokens takes."""
         ...
 
     def free_bytes(self) -> int:
-        """Return the memory of the engine's device that is free, beside all caches that are there."""
+        """Return the free memory of the engine's device, besides the existing caches."""
         ...
 
     def memory_bytes(self) -> Mapping[str, int]:
-        """Return what is taken by ``weights`` and by ``cache``."""
+        """Return the memory taken by ``weights`` and by ``cache``."""
         ...

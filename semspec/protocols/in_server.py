@@ -1,4 +1,4 @@
-"""Rules inside a serving engine: what a rule says of itself there, and what it is shown."""
+"""Rules inside a serving engine: what a rule declares, and what it is given."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InServer:
-    """What a rule says of itself so that it can run inside a serving engine, beside what it reads (``Rule.needs``).
+    """What a rule declares to run inside a serving engine, besides what it reads (``Rule.needs``).
 
-    A rule that cuts at ends runs there as it is, in a loop of each request, if all that it needs is in ``VERIFIED``.
-    One that cuts at tokens says in ``Rule.keeps`` what it keeps of many drafts at once.
+    A rule that cuts at ends runs there unchanged, in a loop per request, if everything it needs is in ``VERIFIED``.
+    A rule that cuts at tokens implements ``Rule.keeps`` for many drafts at once.
     """
 
     asked: Mapping[str, type] = field(default_factory=dict)  # options that a request may set: types
-    server: tuple[str, ...] = ()  # options that are set where the server starts, if at all
+    server: tuple[str, ...] = ()  # options that can only be set at the server's start
     told: tuple[str, ...] = ()  # options that ``Rule.asked_inside`` expresses by those of ``asked``
-    bound: bool = False  # whether it goes by ARC-Decode's bound: ``Verified.bound``
+    bound: bool = False  # it uses ARC-Decode's bound: ``Verified.bound``
 
 
 VERIFIED = frozenset({What.PROBS, What.LOGITS, What.LOGPROBS, What.TOP_K, What.POOLED})
-"""What the pass that verifies a draft inside a serving engine can be read for."""
+"""What a serving engine's verifying pass can read."""
 
 
 class Verified(Protocol):
-    """Drafts that a serving engine's target has read, of requests with one rule and one sampling."""
+    """Drafts that a serving engine's target has read, from requests with the same rule and sampling."""
 
     logits: Tensor  # [requests * n, vocabulary] raw
-    tokens: Tensor  # [requests, n]: node 0 is a text's last token
+    tokens: Tensor  # [requests, n]; node 0 is the text's last token
     parents: Tensor  # [requests, n], -1 for none
     sampling: Sampling
-    bound: Any  # ARC-Decode's bound of the model, for rules that ask for it
+    bound: Any  # ARC-Decode's bound for the model, if the rule uses it
 
     @property
     def p(self) -> Tensor:
@@ -46,10 +46,10 @@ class Verified(Protocol):
 
     @property
     def rows(self) -> Tensor:
-        """[requests * n] the row that judges each node."""
+        """The row that judges each node, [requests * n]."""
         ...
 
     @property
     def flat(self) -> Tensor:
-        """[requests * n] the tokens."""
+        """The tokens, [requests * n]."""
         ...

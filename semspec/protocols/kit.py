@@ -24,19 +24,20 @@ class Kit:
 
     prompt: str  # the whole prompt as text
     sampling: Sampling
-    boundary: Callable[[], Boundary]  # a fresh one at every call
+    boundary: Callable[[], Boundary]  # returns a fresh one at every call
     stop_ids: frozenset[int]  # end of text
     piece: Callable[[int], str]
     decode: Callable[[Sequence[int]], str]
     encode: Callable[[str], list[int]]
     rng: random.Random
-    evidence: tuple[Read, ...] = ()  # what the rule wants read while the draft model drafts
-    gate: Gate | None = None  # how far the rule lets the draft model write
-    salvage: bool = False  # step rules keep of a rejected step what the target's own law allows
+    evidence: tuple[Read, ...] = ()  # what the draft model reads for the rule while drafting
+    gate: Gate | None = None  # where the rule stops the draft model
+    # step rules keep as much of a rejected step as the target's distribution allows
+    salvage: bool = False
     layers: int = 1  # of the target
-    trees: bool = False  # whether the rule walks trees; without it a draft is a chain
-    max_repeats: int = 0  # step rules reject a step that was written this often before; 0: never
-    # (question, prefill) -> ids behind an open turn that ask the target something: ``Text.aside``
+    trees: bool = False  # the rule walks trees; otherwise drafts are chains
+    max_repeats: int = 0  # step rules reject a step that was already written so often; 0: never
+    # (question, prefill) -> ids that ask the target something after an open turn: ``Text.aside``
     aside: Callable[[str, str], list[int]] = _cannot_be_asked
     references: Sequence[Sequence[int]] = ()  # ``BenchmarkProblem.references`` in the target's ids
     earlier: Earlier | None = None  # answers to earlier questions, where a drafter remembers them
@@ -48,8 +49,9 @@ class Earlier(Protocol):
     def find(
         self, tail: Sequence[int], longest: int, least: int, length: int
     ) -> tuple[int, NDArray[np.int64]] | None:
-        """Return the longest match of at least ``least`` tokens, ``longest`` at most, with ``tail``'s end.
+        """Return the length of the longest match with the end of ``tail``, and what followed it.
 
-        Beside its length stands what followed [places, length], -1 after an end; None: nothing matches.
+        The length is from ``least`` to ``longest``. What followed is [places, length], with -1 after an end. None if nothing
+        matches.
         """
         ...

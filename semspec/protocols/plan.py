@@ -1,4 +1,4 @@
-"""What drafters, rules and stoppers are written as: generators that ask models questions."""
+"""Plans: generators that ask models, the form in which drafters, rules and stoppers are written."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from semspec.types import Query
 
 T = TypeVar("T")
 Plan = Generator[Query | tuple[Query, ...], Any, T]
-"""A computation that asks models questions by yielding them.
+"""A computation that asks models by yielding queries.
 
-For a ``Query`` an ``Answer`` comes back; for a tuple of queries, a tuple of answers. Queries of one
-tuple may run at the same time, so none of them may need what another one draws.
+A ``Query`` gets an ``Answer``; a tuple of queries gets a tuple of answers. Queries of one tuple may run at
+the same time, so none of them may need what another one draws.
 """

@@ -1,4 +1,4 @@
-"""Rules: how much of a draft is kept, and what a rule may bring along or measure."""
+"""Rules: decide how much of a draft to keep, and what a rule may bring along or measure."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Rule(Plugin, Protocol):
     needs: ClassVar[frozenset[What]]  # what it reads from the target
     cuts: ClassVar[Literal["tokens", "ends"]]  # where it may cut a draft (or nowhere)
     splits: ClassVar[frozenset[str] | None]  # the splits it can work with; None: any
-    trees: ClassVar[bool]  # whether it walks trees, and not chains alone
-    compares: ClassVar[bool]  # whether it needs the rows that were drafted from
-    salvages: ClassVar[bool]  # whether a rejected step can be kept in part (``Kit.salvage``)
-    reserve: ClassVar[int]  # positions beyond the text that its questions take, at most
-    lossless: ClassVar[bool]  # whether what comes out has exactly the target's law
-    greedy_only: ClassVar[bool]  # whether it makes sense at temperature 0 only
-    may_change: ClassVar[tuple[str, ...]]  # options that may differ when a run goes on
+    trees: ClassVar[bool]  # it walks trees, not only chains
+    compares: ClassVar[bool]  # it needs the rows that were drafted from
+    salvages: ClassVar[bool]  # a rejected step can be kept in part (``Kit.salvage``)
+    reserve: ClassVar[int]  # most positions beyond the text that its queries need
+    lossless: ClassVar[bool]  # the output has exactly the target's distribution
+    greedy_only: ClassVar[bool]  # it only makes sense at temperature 0
+    may_change: ClassVar[tuple[str, ...]]  # options that may change when a run is resumed
     in_server: ClassVar[InServer | None]  # None: it cannot run inside a serving engine
 
     def models(self) -> Mapping[Role, ModelConfig]:
-        """Return models of its own, by role; ``target`` is there anyway."""
+        """Return its own models by role; ``target`` is always there."""
         ...
 
     @property
@@ -42,47 +42,47 @@ class Rule(Plugin, Protocol):
         ...
 
     def asked_inside(self) -> Mapping[str, Any]:
-        """Return the options that a server which runs the rule inside is asked for."""
+        """Return the options of a request to a server that runs the rule inside."""
         ...
 
     def keeps(self, seen: Verified) -> Tensor:
-        """Return which nodes it keeps whatever speculative sampling says: bool [requests * n]."""
+        """Return which nodes it keeps regardless of speculative sampling: bool [requests * n]."""
         ...
 
     @classmethod
     def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str] | None:
-        """Rate the rule as the default for a target and a split, and say why; the highest is taken, 0 never.
+        """Rate the rule as the default for a target and a split, and say why; the highest wins, 0 never does.
 
-        ``given`` names the options of the rule on the command line. None: not a default at all.
+        ``given``: the rule's options on the command line. None: it is never a default.
         """
         ...
 
     def asked_risk(self) -> Mapping[str, float]:
-        """Return the risk that accepted steps are to keep, if one was asked; see ``step_truth``."""
+        """Return the requested risk of accepted steps, if there is one; see ``step_truth``."""
         ...
 
     def probe_sources(self, run: Run) -> Mapping[Role, ProbeSource]:
-        """Return by role the probe that an engine which offers ``score`` must hold."""
+        """Return, by role, the probe that an engine with ``What.SCORE`` must hold."""
         ...
 
     def evidence(self) -> tuple[Read, ...]:
-        """Return the reads that a model must make for it while it drafts; see ``Draft.evidence``."""
+        """Return what the draft model has to read for the rule while drafting; see ``Draft.evidence``."""
         ...
 
     def gate(self) -> Gate | None:
-        """Return how far the draft model may write; see ``Draft.halted``."""
+        """Return where to stop the draft model; see ``Draft.halted``."""
         ...
 
     def measure(self, bench: Bench) -> Self:
-        """Return the rule with what it has measured on the loaded pair."""
+        """Return the rule with what it measured on the loaded pair."""
         ...
 
     def measured(self) -> Mapping[str, Any]:
-        """Return what ``measure`` has found, as JSON that a run records for its next start."""
+        """Return the result of ``measure`` as JSON, which a run records for its next start."""
         ...
 
     def origin(self) -> str:
-        """Say in a line what it decides by and where that is from; "" where its options say all."""
+        """Say in a line what it decides by and where that comes from; "" if its options say it all."""
         ...
 
     def open(self, kit: Kit) -> RuleSession: ...
@@ -92,9 +92,9 @@ class RuleSession(Protocol):
     """A rule at work on one problem."""
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
-        """Decide about a draft of at least one token, or one that the rule's gate has halted.
+        """Judge a draft of at least one token, or one that the rule's gate has halted.
 
-        A rule may leave nodes of a tree out (``trim.keep_nodes``) before it asks anything.
+        A rule may drop nodes of a tree (``trim.keep_nodes``) before it asks anything.
         """
         ...
 
@@ -105,7 +105,7 @@ class ProbeSource:
 
     place: str
     revision: str | None = None
-    allow_mismatch: bool = False  # it may have been trained for something else
+    allow_mismatch: bool = False  # use it even if it was trained for something else
 
     def __str__(self) -> str:
         return f"{self.place}@{self.revision}" if self.revision else self.place
@@ -113,18 +113,18 @@ class ProbeSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """A loaded pair and a run's questions, for a rule that measures something before the first problem."""
+    """A loaded pair and a run's questions, for a rule that measures before the first problem."""
 
-    # what the pair and its sampling are, as JSON: equal where what was measured holds, too
+    # identity of the pair and its sampling as JSON: a measurement also holds where this is equal
     identity: Mapping[str, Any]
-    target: str  # its name
+    target: str  # the target's name
     drafts: bool  # whether anything is drafted
-    draft: str | None  # the name of the small model that drafts, if one does
+    draft: str | None  # name of the small model that drafts, if any
     sampling: Sampling
-    # solves the questions with another rule, over and over with other random numbers, each with so many tokens at most;
-    # yields how many tokens each has
+    # solves the questions over and over with another rule and new random numbers, each with at most so many tokens;
+    # yields each one's number of tokens
     solve: Callable[[Rule, int], Generator[int, None, None]]
-    recorded: Mapping[str, Any] | None = None  # what an earlier start of this run has recorded
-    tell: Callable[[str], None] = lambda _: None  # says how it goes
-    # as it is for the same pair with other options, such as the server's own temperature
+    recorded: Mapping[str, Any] | None = None  # recorded by an earlier start of this run
+    tell: Callable[[str], None] = lambda _: None  # prints progress
+    # the rule as measured for the same pair with other options, such as the server's own temperature
     standing: Rule | None = None

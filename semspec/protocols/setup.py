@@ -1,4 +1,4 @@
-"""The plugins of a run side by side, so that each can say what it cannot work with."""
+"""The plugins of a run together, so that each can refuse what it cannot work with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from semspec.types import Role, Sampling
 class Setup:
     """A drafter, its rule and the engine, as a configuration combines them; no model is loaded yet.
 
-    A run has two: its own pair, and the nested pair that helps the target to write.
+    A run has two: its own pair, and the nested pair that helps the target write.
     """
 
     drafter: Drafter
@@ -41,17 +41,17 @@ class Setup:
 
     @property
     def drafter_choice(self) -> str:
-        """The drafter as it is chosen on the command line: ``draft=lm``."""
+        """The drafter as on the command line: ``draft=lm``."""
         return f"{self.draft_option}={registry.name_of(self.drafter)}"
 
     @property
     def rule_choice(self) -> str:
-        """The rule as it is chosen on the command line: ``accept=lossless``."""
+        """The rule as on the command line: ``accept=lossless``."""
         return f"{self.accept_option}={registry.name_of(self.rule)}"
 
     @property
     def engine_choice(self) -> str:
-        """The engine as it is chosen on the command line: ``engine=hf``."""
+        """The engine as on the command line: ``engine=hf``."""
         return f"engine={registry.name_of(self.engine)}"
 
     def check_models(self, choice: str, models: Collection[Role], others: str) -> None:

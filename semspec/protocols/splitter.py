@@ -1,4 +1,4 @@
-"""Splitters: where a unit ends."""
+"""Splitters: decide where a unit ends."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ class Splitter(Plugin, Protocol):
     """Tells where a unit (token, sentence, paragraph) ends."""
 
     def open(self, piece: Callable[[int], str], cap: int) -> Boundary:
-        """Return a fresh boundary; ``piece`` gives a token's text, ``cap`` the longest unit in tokens."""
+        """Return a fresh boundary; ``piece`` returns a token's text, ``cap`` is the longest unit in tokens."""
         ...

@@ -1,4 +1,4 @@
-"""Stoppers: when the thinking is done, and how it is closed."""
+"""Stoppers: decide when the thinking is done, and how to close it."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from semspec.types import Context, Opinion, What
 
 
 class Stopper(Plugin, Protocol):
-    """Tells when the thinking is done; the thinking is then closed in words, and the answer follows."""
+    """Decides when the thinking is done; closing words and the answer follow."""
 
-    plain: ClassVar[bool]  # whether it never stops anything
+    plain: ClassVar[bool]  # it never stops anything
     needs: ClassVar[frozenset[What]]  # what it reads from the target
 
     @property
     def reserve(self) -> int:
-        """Positions beyond the text that its questions take, at most."""
+        """Most positions beyond the text that its queries need."""
         ...
 
     @property
     def closing(self) -> Closing:
-        """What closes the thinking, and what is kept back for the answer."""
+        """What closes the thinking, and how many tokens are reserved for the answer."""
         ...
 
     @property
     def audits(self) -> bool:
-        """True if a run also solves what was stopped to its natural end, outside its times, and compares."""
+        """True if a run also solves stopped problems to their natural end, untimed, and compares."""
         ...
 
     def asked_risk(self) -> float | None:
-        """Return the asked probability of changing a right answer into a wrong one; None: none was asked."""
+        """Return the requested limit on the probability that a stop makes a right answer wrong; None: none was given."""
         ...
 
     def origin(self) -> str:
-        """Say in a line what it decides by and where that is from; "" where its options say all."""
+        """Say in a line what it decides by and where that comes from; "" if its options say it all."""
         ...
 
     def open(self, kit: Kit) -> StopSession: ...
@@ -49,16 +49,16 @@ class StopSession(Protocol):
     def consider(self, context: Context, thought: int) -> Plan[Opinion]:
         """Say at the end of a step whether the thinking is done, after ``thought`` tokens of it.
 
-        The context ends with the step. What is asked here must not draw from any random numbers but the
-        kit's own, so that the text before a stop is what it would have been without.
+        The context ends with the step. Queries may only use the kit's own random numbers, so that the text
+        before a stop is the same as without a stopper.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """How a thinking is closed before its own end."""
+    """How a thinking is closed early."""
 
-    words: str  # what is said last
-    answer: str  # how the answer begins
-    tokens: int  # kept back for the answer; 0: what suits the budget
+    words: str  # the last words of the thinking
+    answer: str  # the beginning of the answer
+    tokens: int  # reserved for the answer; 0: by the budget

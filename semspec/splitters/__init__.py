@@ -1,1 +1,1 @@
-"""Splitters, which decide where a unit ends: one file for each."""
+"""Splitters decide where a unit ends; one file each."""

@@ -1,13 +1,13 @@
 r"""A unit ends with an empty line: the step of SemanticSpec and SpecReason.
 
-The delimiter is two newlines (carriage returns between them are ignored), in one token or spread over
-several. It is decided without look-ahead, because generation stops exactly where a unit ends and
-looking ahead would cost a token per unit:
+The delimiter is two newlines (carriage returns between them are ignored), in one token or over several.
+There is no look-ahead, because generation stops exactly where a unit ends, and looking ahead would cost a
+token per unit:
 
-* the token in which the delimiter completes ends the unit, even if text follows in the same token;
-* further newlines belong to the *next* unit, and a unit does not end before it has seen anything
-    but whitespace. So no unit is pure whitespace, unless it is ``cap`` tokens of it;
-* only strictly adjacent newlines count: ``"\n  \n"`` is not a delimiter.
+* the token that completes the delimiter ends the unit, even if text follows in the same token;
+* further newlines belong to the *next* unit, and a unit does not end before it has something besides
+    whitespace. So no unit is pure whitespace, except ``cap`` tokens of it;
+* only adjacent newlines count: ``"\n  \n"`` is not a delimiter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from semspec.types import Boundary, Stops
 
 
 class ParagraphBoundary:
-    """Counts the newlines at the end of the text so far; constant memory."""
+    """Counts the newlines at the end of the text so far, in constant memory."""
 
     def __init__(self, piece: Callable[[int], str], cap: int) -> None:
         self._piece = piece
@@ -36,7 +36,7 @@ class ParagraphBoundary:
 
     def _start(self) -> None:
         self._count = 0  # tokens of this unit
-        self._newlines = 0  # that end the text so far
+        self._newlines = 0  # at the end of the text so far
         self._text = False  # the unit has something besides whitespace
 
     def feed(self, token: int) -> Literal[0] | None:
@@ -47,7 +47,7 @@ class ParagraphBoundary:
         return None
 
     def _delimited(self, text: str) -> bool:
-        if "\n" not in text:  # nearly every token
+        if "\n" not in text:  # fast path for nearly every token
             if text.strip("\r"):
                 self._newlines = 0
                 self._text = self._text or not text.isspace()

@@ -1,25 +1,24 @@
-r"""A unit is a sentence, judged by its text alone.
+r"""A unit is a sentence, recognised by its text alone.
 
 A sentence ends
 
-* after ``. ? !`` and what closes with it (quotes, brackets, ``**``, ``$``), when whitespace and
-  then something that can open a sentence follow;
-* after ``。！？｡`` and what closes with it, when anything else follows;
-* at an empty line, decided like ``paragraph`` does.
+* after ``. ? !`` and closing marks (quotes, brackets, ``**``, ``$``), when whitespace and then something
+  that can open a sentence follow;
+* after ``。！？｡`` and closing marks, when anything else follows;
+* at an empty line, as in ``paragraph``.
 
-That a stop was the last one only shows in what follows, so most ends are known one token late
-(-1); whitespace between two sentences belongs to the first. Where the text is ambiguous, two
-sentences stay one unit: a unit too long costs a little speed, half a unit cannot be judged. These do
-*not* end a sentence: a stop inside a word (3.14, f(x).y, a URL, v1.2), before a lower-case
-letter, a comma or an operator (except after a number: "x = 3. y is"), after an abbreviation
-(e.g., Dr., "No." before a number), an initial, a list marker ("1." first in a line), an ellipsis
-unless a capital follows, a factorial.
+Only the following text shows that a stop was the last one, so most ends are known one token late (-1).
+Whitespace between two sentences belongs to the first. Ambiguous text stays one unit: too long a unit
+costs a little speed, but half a unit cannot be judged. These do *not* end a sentence: a stop inside a
+word (3.14, f(x).y, a URL, v1.2); before a lower-case letter, a comma or an operator (except after a
+number: "x = 3. y is"); after an abbreviation (e.g., Dr., "No." before a number), an initial or a list
+marker ("1." first in a line); an ellipsis unless a capital follows; a factorial.
 
-Look-ahead and exactness: a token that revealed an end was drawn. If it were discarded and drawn again,
-openings of sentences would come out too rarely, so a lossless rule must keep it in the draft.
+Look-ahead and exactness: a token that revealed an end was already drawn. Drawing it again would make
+openings of sentences too rare, so a lossless rule must keep it in the draft.
 
-A character whose bytes are spread over tokens reaches a splitter as U+FFFD and counts as a letter,
-so a CJK stop in such pieces is missed; the vocabularies in use have these stops as one token.
+A character whose bytes are spread over several tokens reaches a splitter as U+FFFD and counts as a
+letter, so a CJK stop in such pieces is missed; the vocabularies in use have these stops as single tokens.
 """
 
 from __future__ import annotations
@@ -37,25 +36,25 @@ from semspec.types import Boundary, Stops
 STOPS = frozenset(".?!…。！？｡")
 CJK_STOPS = frozenset("。！？｡")
 CLOSERS = frozenset("\"'”’»)]}*_`$\\」』）】》〉〕｣")
-NO_OPENERS = frozenset(",;:+=<>/^&|%")  # characters after a stop that did not end a sentence
+NO_OPENERS = frozenset(",;:+=<>/^&|%")  # a stop before one of these did not end a sentence
 
 TITLES = frozenset("Mr Mrs Ms Dr Prof St Mt Rev Gen Sen Rep Gov Capt Lt Col Sgt Hon Pres".split())
 ABBREVIATIONS = frozenset("vs viz cf al approx resp ca".split())
-NUMBERED = frozenset(  # abbreviations before a number, words or ends of sentences before a word
+NUMBERED = frozenset(  # abbreviations if a number follows; before a word they may end a sentence
     "no nos nr fig figs eq eqs eqn sec secs ch vol p pp art thm lem prop cor def ex ref".split()
 )
-# a lone capital after one of these is a quantity or an option, after others a person's initial
+# after one of these a lone capital is a quantity or an option, otherwise a person's initial
 NAMES_A_LETTER = frozenset("is be option choice answer case point equals".split())
 
 _DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")  # e.g, i.e, w.r.t, U.S
 _CLOCK = frozenset({"a.m", "p.m"})
 _MARKER = re.compile(r"\d{1,3}|[A-Za-z]|[ivx]{1,4}")  # 1. a. iv.
 _WRAPPING = "([{<\"'“‘*_`#$\\-"
-_WORD = 16  # no abbreviation is longer, so the rest of a word is not kept
+_WORD = 16  # characters kept of a word; no abbreviation is longer
 
-# every place where ``_ends`` may judge a stop; most of them end no sentence
+# every place where ``_ends`` may judge a stop; most of them do not end a sentence
 _TAIL = re.escape("".join(sorted(STOPS | CLOSERS)))
-# (bounded, since a server looks back as far as a pattern may reach)
+# (bounded, because a server looks back as far as a pattern can reach)
 _MAY_END = (
     rf"[.?!…][{_TAIL}]{{0,6}}\s{{1,4}}\S",
     rf"[。！？｡][{_TAIL}]{{0,6}}\s{{0,4}}[^\s{_TAIL}]",
@@ -65,12 +64,12 @@ TEXT, STOP, CLOSED, SPACE = range(4)  # in a word; after its stop; after a close
 
 
 class SentenceBoundary:
-    """A state machine over characters; constant memory."""
+    """A state machine over characters, in constant memory."""
 
     def __init__(self, piece: Callable[[int], str], cap: int) -> None:
         self._piece = piece
         self._cap = check_cap(cap)
-        self._owed = False  # a -1 and the end of the next unit fell in one token: the latter is due
+        self._owed = False  # one token gave -1 and the next unit's end, which is yet to be reported
         self._start()
 
     @property
@@ -79,14 +78,14 @@ class SentenceBoundary:
 
     def _start(self) -> None:
         self._count = 0  # tokens of this unit
-        self._newlines = 0  # that end the text so far
+        self._newlines = 0  # at the end of the text so far
         self._text = False  # the unit has something besides whitespace
         self._words = False  # the unit has a letter or a digit
         self._phase = TEXT
         self._word = ""  # the beginning of the current word
         self._previous = ""  # the word before it
         self._first = True  # only marks so far in this line
-        self._first_in_line = True  # the same when the word began
+        self._first_in_line = True  # ``_first`` when the word began
         self._stop = ""  # the stops that may end the sentence
         self._before = ""  # the character before them
         self._gap = False  # a newline after them
@@ -106,14 +105,14 @@ class SentenceBoundary:
         return end
 
     def _reopen(self, text: str) -> None:
-        """Start a unit with this token, because the previous unit ended before it."""
+        """Start a new unit with this token; the previous one ended before it."""
         self._start()
         self._count = 1
         self._owed = self._scan(text) == 0
 
     def _scan(self, text: str) -> Literal[0, -1] | None:
-        """Scan a token's text up to the first end: 0 if in it, -1 if before it."""
-        here = False  # the stop or one of its closers is in this token
+        """Scan a token's text up to the first end; return 0 if it is in the token, -1 if before it."""
+        here = False  # the stop or a closing mark is in this token
         for char in text:
             if char.isspace():
                 if char == "\n":

@@ -1,1 +1,1 @@
-"""Stoppers: who says at the end of a step that the thinking is done; one file each."""
+"""Stoppers decide at the end of a step whether the thinking is done; one file each."""

@@ -1,4 +1,4 @@
-"""The defaults of a stopper, and the options that all of them share."""
+"""Defaults and shared options of stoppers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semspec.types import Context, Opinion, What, names_of
 
 
 class StopBase(Plugin):
-    """Defaults of ``protocols.Stopper``; a stopper overrides what is different."""
+    """Defaults of ``protocols.Stopper``, to override as needed."""
 
     plain: ClassVar[bool] = False
     needs: ClassVar[frozenset[What]] = frozenset()
@@ -35,7 +35,7 @@ class StopBase(Plugin):
         return ""
 
     def described(self, option: str) -> Any:
-        """Return what an option stands for, where something that was measured says what it holds for."""
+        """Return an option's value as a calibration records and compares it."""
         return getattr(self, option)
 
     def check_setup(self, setup: Setup) -> None:
@@ -48,14 +48,13 @@ class StopBase(Plugin):
 
 @dataclass(frozen=True, kw_only=True)
 class Closes(StopBase):
-    """A stopper with the options about how the thinking is closed."""
+    """A stopper with options for closing the thinking."""
 
-    words: str = WORDS  # what is said last in the thinking
-    answer: str = ""  # how the answer begins behind it
-    answer_tokens: int = 0  # kept back for the answer; 0: a quarter of the budget, 256 at most
-    audit: bool = (
-        False  # also solve what was stopped to its natural end, outside the times, and compare
-    )
+    words: str = WORDS  # the last words of the thinking
+    answer: str = ""  # the beginning of the answer
+    answer_tokens: int = 0  # reserved for the answer; 0: a quarter of the budget, at most 256
+    # also solve stopped problems to their natural end, untimed, and compare
+    audit: bool = False
 
     def __post_init__(self) -> None:
         for name in ("words", "answer"):
@@ -74,8 +73,8 @@ class Closes(StopBase):
 
 
 class Never:
-    """A session that lets the model think on."""
+    """A session that never closes the thinking."""
 
     def consider(self, context: Context, thought: int) -> Plan[Opinion]:
         return Opinion(False)
-        yield  # a plan is a generator, also if it asks nothing
+        yield  # a plan is a generator even if it asks nothing

@@ -1,4 +1,4 @@
-"""What stoppers share that try an answer: how it is begun, when it is tried, and what decides."""
+"""What stoppers that try an answer share: how it begins, when it is tried, and what decides."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ from semspec.stops._base import Closes
 from semspec.storage.files import dumps
 from semspec.types import Context, Opinion, What
 
-BEGINS = "The answer is \\boxed{"  # how an answer begins that is asked for at once
+BEGINS = "The answer is \\boxed{"  # the beginning of a forced answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(Closes):
-    """A stopper that scores what would be answered now, 0 to 1, and stops where the score is high enough."""
+    """A stopper that scores, 0 to 1, the answer that would come now, and stops if the score is high enough."""
 
     answer: str = BEGINS
     threshold: float = 0.95
-    every: int = 1  # tried at every so many-th step
+    every: int = 1  # steps between trials
     least: int = 0  # tokens of the thinking before the first trial
-    risk: float | None = (
-        None  # P(a stop changes a right answer into a wrong one), at most; instead of threshold
-    )
-    confidence: float = 0.95  # of that guarantee, over the draw of the calibration's problems
+    # limit on P(a stop makes a right answer wrong), instead of a threshold
+    risk: float | None = None
+    confidence: float = 0.95  # of that guarantee, over the random choice of calibration problems
     calibration: str | None = None  # a folder or Hub repository, made by semspec.calibrate_stop
     hopeless: float = 0.0  # share of the risk for giving up problems whose score stays low; 0: none
     allow_mismatch: bool = False  # use a calibration that was made for something else
 
-    certified: ClassVar[CertifiedStop | None] = None  # once bound
+    certified: ClassVar[CertifiedStop | None] = None  # set by ``bind``
     needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
 
     def __post_init__(self) -> None:
@@ -67,7 +66,7 @@ class Trial(Closes):
             )
 
     def _command(self) -> str:
-        """Say how a calibration is made."""
+        """Say how to make a calibration."""
         return (
             f"run python -m semspec.calibrate_stop stop={registry.name_of(self)} with this run's options, then add"
             " stop.calibration=FOLDER/calibration"
@@ -96,7 +95,7 @@ class Trial(Closes):
         return self.bound(certified=found)
 
     def _check(self, given: StopCalibration, run: Run) -> None:
-        """Raise UserError where another score, or problems solved in another way, were calibrated."""
+        """Raise UserError if the calibration used another score or solved its problems in another way."""
         unlike = given.measured.unlike(run.sampling, run.drafts or "none")
         made, own = given.config["stop"], json.loads(dumps(described_stop(self)))
         if made["name"] != own["name"]:
@@ -106,7 +105,7 @@ class Trial(Closes):
             unlike += [f"with stop.{k}={theirs.get(k)}" for k, v in own["options"].items() if theirs.get(k) != v]  # fmt: skip
         if run.rule and given.config["rule"] != run.rule:
             unlike.append(f"with accept={given.config['rule']}")
-        # a problem that is given up within one budget may be solved within another
+        # a problem given up within one budget may be solved within another
         if self.hopeless and run.max_new_tokens not in (None, given.budget):
             unlike.append(f"with max_new_tokens={given.budget}")
         check_alike("stop", f"stop.risk={self.risk:g}", unlike, self._command())
@@ -126,16 +125,16 @@ class Trial(Closes):
 
     @property
     def level(self) -> float:
-        """Return the threshold that it goes by."""
+        """The threshold in use."""
         return self.threshold if self.certified is None else self.certified.threshold
 
     def judge(self) -> Judge:
-        """Return what decides about one problem."""
+        """Return the judge of one problem."""
         return Judge(self.level, self.certified.floor if self.certified else None)
 
 
 class TrialSession:
-    """One problem of a stopper that tries answers."""
+    """A stopper that tries answers, at work on one problem."""
 
     def __init__(self, stop: Trial, kit: Kit) -> None:
         self.stop, self.kit = stop, kit
@@ -156,5 +155,5 @@ class TrialSession:
 
     @abstractmethod
     def score(self, context: Context) -> Plan[float]:
-        """Return how sure the answer is that would be given behind the context, 0 to 1."""
+        """Return the confidence, 0 to 1, in the answer that would follow the context."""
         raise NotImplementedError

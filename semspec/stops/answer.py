@@ -1,8 +1,8 @@
-"""Dynasor and DEER: a short answer is forced every so often, and its confidence and agreement decide.
+"""Dynasor and DEER: force a short answer now and then, and decide by its confidence and agreement.
 
-At the end of a step the thinking is closed, the answer begun, and the likeliest answer written up to its closing
-brace; none of it becomes part of the text. Its confidence is the geometric mean of its tokens' probabilities (DEER),
-and it counts in full only once the same answer has come ``agree`` times in a row (Dynasor).
+At the end of a step, close the thinking, begin the answer, and write the likeliest answer up to its closing brace;
+none of it becomes part of the text. The confidence is the geometric mean of the tokens' probabilities (DEER), and it
+counts in full only once the same answer has come ``agree`` times in a row (Dynasor).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from semspec.types import LOGPROBS, Answer, Context, Generate, Query, Sampling, 
 class ForcedAnswer(Trial):
     """Closes the thinking once forced short answers agree and are confident (Dynasor, DEER)."""
 
-    agree: int = 2  # times in a row that an answer has to come
-    longest: int = 24  # tokens of an answer that is tried
+    agree: int = 2  # times in a row that the same answer has to come
+    longest: int = 24  # most tokens of a forced answer
 
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS})
 
@@ -46,7 +46,7 @@ class ForcedAnswer(Trial):
 class AnswerSession(TrialSession):
     stop: ForcedAnswer
     last = ""
-    times = 0  # that the last answer has come in a row
+    times = 0  # how often the last answer has come in a row
 
     def score(self, context: Context) -> Plan[float]:
         reply: Answer = yield Query(
@@ -66,7 +66,7 @@ class AnswerSession(TrialSession):
 
 
 class Braced:
-    """A boundary where the brace closes that the answer's beginning has opened."""
+    """A boundary at the brace that closes the one opened by the answer's beginning."""
 
     def __init__(self, piece: Callable[[int], str], begun: str) -> None:
         self._piece = piece
@@ -79,7 +79,7 @@ class Braced:
 
     def feed(self, token: int) -> int | None:
         text = self._piece(token)
-        if not self._opened:  # without a brace the answer is a line
+        if not self._opened:  # without a brace, the answer is one line
             return 0 if "\n" in text else None
         for char in text:
             self._depth += (char == "{") - (char == "}")

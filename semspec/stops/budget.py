@@ -1,4 +1,4 @@
-"""The thinking ends with the step in which its budget runs out."""
+"""End the thinking with the step in which its budget runs out."""
 
 from __future__ import annotations
 
@@ -41,4 +41,4 @@ class BudgetSession:
     def consider(self, context: Context, thought: int) -> Plan[Opinion]:
         why = f"the thinking has had {thought} of {self.tokens} tokens"
         return Opinion(thought >= self.tokens, None, why)
-        yield  # a plan is a generator, also if it asks nothing
+        yield  # a plan is a generator even if it asks nothing

@@ -1,9 +1,9 @@
-"""EAT (arXiv:2509.26522): the entropy of what follows a forced end of the thinking.
+"""EAT (arXiv:2509.26522): decide by the entropy after a forced end of the thinking.
 
-At the end of a step the thinking is closed and the answer begun, and the entropy of the next token says how sure
-the answer is by now: one further pass over a few tokens, of which one row is read. The paper waits until
-the entropy's moving variance is small; here its moving mean decides, as 1 / perplexity, so that a threshold
-can be certified (docs/thinking_less.md). An answer of several tokens is judged by its first one alone.
+At the end of a step, close the thinking and begin the answer; the entropy of the next token says how sure the
+answer is. This takes one further pass over a few tokens and reads one row. The paper waits until the entropy's
+moving variance is small. Here its moving mean decides, as 1 / perplexity, so that a threshold can be certified
+(docs/thinking_less.md). An answer of several tokens is judged only by its first one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from semspec.registry import register
 from semspec.stops._trial import Trial, TrialSession
 from semspec.types import Answer, Context, Query, Read, What
 
-BEST = Read(What.TOP_K, k=20)  # the others count as one more
+BEST = Read(What.TOP_K, k=20)  # all other tokens count as one
 
 
 @register("stop", "eat")
@@ -28,7 +28,7 @@ BEST = Read(What.TOP_K, k=20)  # the others count as one more
 class Eat(Trial):
     """Closes the thinking once the first token of a forced answer is sure enough (EAT's entropy)."""
 
-    smooth: float = 0.5  # weight of the newest entropy in the moving mean; 1: it alone
+    smooth: float = 0.5  # weight of the newest entropy in the moving mean; 1: no smoothing
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,7 +46,7 @@ class Eat(Trial):
 
 class EatSession(TrialSession):
     stop: Eat
-    mean: float | None = None  # of the entropy so far
+    mean: float | None = None  # moving mean of the entropy
 
     def score(self, context: Context) -> Plan[float]:
         answer: Answer = yield Query(
@@ -65,7 +65,7 @@ class EatSession(TrialSession):
 
 
 def entropy_of(logprobs: torch.Tensor) -> float:
-    """Return the entropy (nats) of a row's likeliest tokens; all others count as one."""
+    """Return the entropy, in nats, of a row's likeliest tokens; all others count as one token."""
     shares = torch.as_tensor(logprobs).double().exp()
     rest = (1 - shares.sum()).clamp(min=0).reshape(1)
     shares = torch.cat([shares, rest])

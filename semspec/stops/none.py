@@ -1,4 +1,4 @@
-"""The thinking ends where the model ends it."""
+"""Let the model end its thinking itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A trained head on the target's states: is what stands here enough for the right answer?
+"""A trained head on the target's states decides whether the text suffices for the right answer.
 
-At the end of a step the target's states are pooled, over the step or over the beginning of an answer behind it, as the
-head was trained (``semspec.artifacts.stop_probe``): one pass, in which nothing is written.
+At the end of a step, the target's states are pooled over the step, or over the beginning of an answer after it,
+depending on the head (``semspec.artifacts.stop_probe``). This takes one pass, which writes nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAKE = "python -m semspec.calibrate_stop stop=probe train=true"
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """What a head is going to be trained on: the states of every end of a step, by prompt."""
+    """Training data for a head: the states at every end of a step, by prompt."""
 
     features: Features
     span: str
@@ -44,8 +44,8 @@ class Probed(Trial):
     probe: str | None = None  # a folder or Hub repository, made with train=true
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED})
-    head: ClassVar[StopProbe]  # once bound
-    gathers: ClassVar[Gathering | None] = None  # given: it only keeps states, for a head to come
+    head: ClassVar[StopProbe]  # set by ``bind``
+    gathers: ClassVar[Gathering | None] = None  # if given, only gather states to train a head
 
     def loads(self, run: Run) -> Sequence[Source]:
         if self.gathers is not None:
@@ -73,7 +73,7 @@ class Probed(Trial):
         return self.probe
 
     def described(self, option: str) -> Any:
-        if option == "probe" and self.probe:  # wherever it lies
+        if option == "probe" and self.probe:  # independent of its path
             return StopProbe.load(self.probe).digest
         return super().described(option)
 
@@ -90,8 +90,8 @@ class Probed(Trial):
 
 class ProbeSession(TrialSession):
     stop: Probed
-    ended: int | None = None  # where the step before ended
-    began: int = 0  # where this one begins
+    ended: int | None = None  # where the previous step ended
+    began: int = 0  # where the current one begins
 
     def __init__(self, stop: Probed, kit: Kit) -> None:
         super().__init__(stop, kit)

@@ -1,7 +1,7 @@
 """The embedded world: small problems with paraphrased solutions and an exact oracle.
 
-The tiny pair in ``hub_artifacts/`` was trained on its chains (``DOMAINS``); the ``synthetic`` benchmark
-draws from them. The other tasks (``TASKS``) are for drafting by copying, see ``reuse.py``.
+The tiny pair in ``hub_artifacts/`` was trained on its chains (``DOMAINS``), from which the ``synthetic``
+benchmark draws. The other tasks (``TASKS``) test drafting by copying, see ``reuse.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
     "Reuse",
     "ReuseProblem",
     "Style",
-]  # beside what stands below
+]  # besides the names below
 
 DOMAINS: dict[str, Domain] = {domain.name: domain for domain in (Residues(), Weekdays())}
 TASKS: dict[str, Reuse] = {task.name: task for task in (Editing(), Grounded())}
@@ -31,7 +31,7 @@ THINK_OPEN, THINK_CLOSE, STEP_END = "<think>\n", "\n</think>\n\n", "\n\n"
 
 
 def find_problem(text: str) -> Problem | None:
-    """Return the problem of the embedded world that ``text``, a question or prompt, states, if any."""
+    """Return the problem of the embedded world that a question or prompt states, if any."""
     kinds: list[Domain | Reuse] = [*DOMAINS.values(), *TASKS.values()]
     return next((problem for kind in kinds if (problem := kind.find(text))), None)
 
@@ -41,10 +41,10 @@ def _kind(problem: Problem) -> Domain | Reuse:
 
 
 def meaning(problem: Problem, step: str) -> Meaning | None:
-    """Return the meaning of ``step`` in ``problem``'s domain, or None if it cannot be read.
+    """Return the meaning of ``step`` in ``problem``'s domain, or None if it has none.
 
-    The tags that open and close the thinking are not part of a step's meaning. But the last step (the final one, or one
-    that says only that all is known), and no other, closes the thinking: a step that does so too early or too late has no meaning.
+    The tags of the thinking are not part of a step's meaning. But exactly the last step (kind "final" or "close") has to
+    close the thinking; a step that closes it too early or too late has no meaning.
     """
     closes = step.rstrip().endswith("</think>")
     text = step.replace("<think>", "").replace("</think>", "").strip()

@@ -1,10 +1,9 @@
 """The base of the embedded world's domains: problems, paraphrased solutions, and their meaning.
 
-Every step of a solution is written in one of several surface forms drawn at random, so that two
-steps can say the same thing with different tokens. The same forms, read backwards as regular
-expressions, are the oracle: a step's text gives its *meaning*, and a meaning can be checked
-against the problem. That makes semantic equivalence and truth exact here, where real benchmarks
-need a judge.
+Every step of a solution is written in a randomly drawn surface form, so two steps can say the same
+thing with different tokens. The same forms, used as regular expressions, are the oracle: a step's text
+gives its *meaning*, and a meaning can be checked against the problem. So semantic equivalence and truth
+are exact here, where real benchmarks need a judge.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ LETTERS = "abcdefghkmnpqrstuvwxyz"  # without i, j, l, o: easily misread
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a solution is written: what happens at each value, as probabilities."""
+    """How a solution is written: probabilities of what happens at each value."""
 
-    recap: float = 0.2  # of repeating the last two values
-    mistake: float = 0.0  # of a mistake, which a doubt takes back and a right step follows
-    late: float = 0.3  # of a mistake that is noticed one value later only
-    check: float = 0.0  # of counting a value once more
-    review: float = 0.0  # of counting one more value once more before the answer, again and again
-    unstated: float = 0.0  # of closing without naming the answer, which then has to be looked up
+    recap: float = 0.2  # repeat the last two values
+    mistake: float = 0.0  # make a mistake, followed by a doubt and a right step
+    late: float = 0.3  # notice a mistake only one value later
+    check: float = 0.0  # check a value
+    review: float = 0.0  # check one more value before the answer, repeatedly
+    unstated: float = 0.0  # close without stating the answer, which then has to be looked up
 
 
 PLAIN = Style()
 
-# every domain says these alike
+# these are the same in every domain
 DOUBTS = [
     "Wait, that is not right: {v}={r} cannot be true, so let us do this step again.",
     "Hmm, there is a mistake here, because {v}={r} does not follow; we have to go back.",
@@ -76,7 +75,7 @@ class Problem:
     question: str
     names: tuple[str, ...]  # in the order of the question; the last one is asked for
     definitions: tuple[Definition, ...]  # one for each of names[1:]
-    values: Mapping[str, str] = field(hash=False)  # name -> value as written: "07", "Friday"
+    values: Mapping[str, str] = field(hash=False)  # name -> value as written, e.g. "07", "Friday"
 
     @property
     def target(self) -> str:
@@ -88,7 +87,7 @@ class Problem:
 
 
 class Form:
-    """A sentence with slots that can be written (``format``) and read back (``match``)."""
+    """A sentence with slots, to be written (``format``) and read back (``match``)."""
 
     def __init__(self, text: str, slots: Mapping[str, str]) -> None:
         self.text = text
@@ -96,7 +95,7 @@ class Form:
 
         def slot(found: re.Match[str]) -> str:
             name = found.group(1)
-            if name in seen:  # the same slot twice must read the same twice
+            if name in seen:  # a repeated slot must match the same text
                 return f"(?P={name})"
             seen.add(name)
             return f"(?P<{name}>{slots[name]})"
@@ -115,15 +114,15 @@ class Form:
 def question_pattern(opening: str, given: str, rest: str, lines: bool = False) -> re.Pattern[str]:
     """Compile the pattern of a question, within a line or, with ``lines``, over several.
 
-    It is tried with ``given`` at the first ``opening`` only, of every line or of the whole text: if the
-    rest does not follow there, it follows no later one, and a search stays linear.
+    Only the first ``opening`` with ``given`` is tried, in every line or in the whole text: if the rest does not
+    follow there, it follows no later one, so a search stays linear.
     """
     start, flags = (r"\A", re.DOTALL) if lines else ("^", re.MULTILINE)
     return re.compile(rf"{start}(?>.*?{re.escape(opening)}{given}){rest}", flags)
 
 
 def question_of(found: re.Match[str], opening: str) -> str:
-    """Return the text that a ``question_pattern`` matched, without the text before the question."""
+    """Return the text that a ``question_pattern`` matched, without what precedes the question."""
     return found.string[found.string.rfind(opening, 0, found.start(1)) : found.end()]
 
 
@@ -157,7 +156,7 @@ class Domain(ABC):
 
     @abstractmethod
     def draw_expression(self, rng: random.Random, known: Sequence[str]) -> str:
-        """Draw an expression over ``known`` names, of which the last is the likeliest."""
+        """Draw an expression over ``known`` names, most likely with the last one."""
 
     def find(self, text: str) -> Problem | None:
         """Return the problem of this domain that ``text`` states, or None."""
@@ -180,7 +179,7 @@ class Domain(ABC):
 
     @abstractmethod
     def substitute(self, expression: str, values: Mapping[str, str]) -> str:
-        """Return ``expression`` with its operands' values put in: ``2 * k=74``."""
+        """Return ``expression`` with its operands' values filled in: ``2 * k=74``."""
 
     @abstractmethod
     def compute(self, operation: tuple[str, ...], values: Mapping[str, str]) -> str | None:
@@ -188,12 +187,12 @@ class Domain(ABC):
 
     @abstractmethod
     def read_expression(self, text: str) -> tuple[str, ...] | None:
-        """Parse ``2 * k`` or ``2 * k=74`` as a canonical operation, values kept, or return None."""
+        """Parse ``2 * k`` or ``2 * k=74`` as a canonical operation, with its values, or return None."""
 
     def solve(self, rng: random.Random, problem: Problem, style: Style = PLAIN) -> list[str]:
-        """Return a solution; its wording, and what ``style`` leaves to chance, are drawn from ``rng``.
+        """Return a solution; its wording and the events of ``style`` are drawn from ``rng``.
 
-        What it says is true, except for mistakes (``is_true`` tells them); a doubt takes each of them back.
+        All steps are true except mistakes (``is_true`` finds them), and a doubt takes each mistake back.
         """
         values, names, steps = problem.values, problem.names, list[str]()
 
@@ -239,7 +238,7 @@ class Domain(ABC):
     ) -> str:
         """Write a wrong step for a definition, and return the wrong value that it claims.
 
-        It takes a wrong value for an operand, counts wrongly, or goes by another definition.
+        It uses a wrong operand or another definition, or else claims a wrong result.
         """
         line, values = problem.definitions[at], dict(problem.values)
         known = problem.names[: at + 1]  # before this line
@@ -268,18 +267,18 @@ class Domain(ABC):
     def draw_mistaken_value(
         self, rng: random.Random, problem: Problem, known: Sequence[str]
     ) -> str:
-        """Draw the value of a wrong name, as readers do who remember badly, or any value."""
+        """Draw the value of a wrong name, like a slip of memory, or any value."""
         if len(known) > 1 and rng.random() < 0.8:
             return problem.values[rng.choice(known)]
         return self.draw_value(rng)
 
     def meaning(self, text: str) -> Meaning | None:
-        """Return the meaning of a step, whatever its wording; None if it cannot be read."""
+        """Return the meaning of a step in any wording; None if it cannot be read."""
         found = self.surface(text)
         return self._canonical(found[0], found[2]) if found else None
 
     def surface(self, text: str) -> tuple[str, int, Mapping[str, str]] | None:
-        """Return the form that a step is written in: its kind, its index and its slots; or None."""
+        """Return the kind, form index and slots of a step's wording; None if it has no form."""
         text = text.strip()
         for kind, forms in self.forms.items():
             for index, form in enumerate(forms):
@@ -355,9 +354,9 @@ class Domain(ABC):
         return known == len(problem.names)
 
     def _stand(self, problem: Problem, before: Sequence[Meaning]) -> tuple[int, dict[str, str]]:
-        """Return how many names have their values after some steps, and the values that are claimed.
+        """Return how many names have values after some steps, and the claimed values.
 
-        A doubt takes the value of its name back, and all that came after it.
+        A doubt takes back the value of its name and all later ones.
         """
         known, claimed = 0, dict[str, str]()
         for kind, *claims in before:
@@ -367,7 +366,7 @@ class Domain(ABC):
                 known += 1
                 claimed[claims[0]] = claims[-1]
             elif kind == "doubt" and claimed.pop(claims[0], None) == claims[1]:
-                # a name that the problem has not was counted when its value was claimed
+                # a name that is not in the problem was counted when its value was claimed
                 first = problem.names.index(claims[0]) if claims[0] in problem.names else known - 1
                 known = min(known, first)
         return known, claimed

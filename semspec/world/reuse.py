@@ -1,8 +1,8 @@
-"""Tasks whose solutions repeat their question: editing a list of facts, quoting facts from a text.
+"""Tasks whose solutions repeat their question: edit a list of facts, or quote facts from a text.
 
-They suit drafters that look back (prompt lookup, suffix automata): most of a true solution is in the
-question word for word, as when a program is edited or a document is quoted. The facts are worded like
-the chains, so that the embedded pair's tokenizer knows them; the pair was not trained on these tasks.
+They suit drafters that copy (prompt lookup, suffix automata): most of a true solution is in the question
+word for word, as when a program is edited or a document quoted. The facts are worded like the chains, so
+that the embedded pair's tokenizer knows them, but the pair was not trained on these tasks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FINALS = [Form(text, _SLOTS) for text in _FINALS]
 
 @dataclass(frozen=True)
 class ReuseProblem(Problem):
-    """A question whose solution consists of these lines, word for word, and a last step."""
+    """A question whose solution is these lines, word for word, and a last step."""
 
     lines: tuple[str, ...] = ()
 
@@ -79,12 +79,12 @@ class Reuse(ABC):
         """Return the problem of this kind that ``text`` states, or None."""
 
     def solve(self, rng: random.Random, problem: ReuseProblem) -> list[str]:
-        """Return a true solution; only the wording of its last step is drawn."""
+        """Return a true solution; only the wording of its last step is random."""
         final = rng.choice(FINALS).format(t=problem.target, r=problem.answer)
         return [*problem.lines, final]
 
     def meaning(self, text: str) -> Meaning | None:
-        """Return the meaning of a step: a line means its own text, a last step the result."""
+        """Return the meaning of a step: a line's own text, or the last step's result."""
         text = text.strip()
         if slots := _slots(FINALS, text):
             return ("final", slots["t"], slots["r"])
@@ -100,7 +100,7 @@ class Reuse(ABC):
         return kind == "final" and claims == [problem.target, problem.answer]
 
     def is_next(self, problem: Problem, before: Sequence[Meaning], meaning: Meaning | None) -> bool:
-        """Return whether the step is the one that comes next: lines must keep their order."""
+        """Return whether the step is the next one: lines must keep their order."""
         assert isinstance(problem, ReuseProblem), problem
         if meaning is None or not self.is_true(problem, meaning):
             return False
@@ -120,7 +120,7 @@ class Reuse(ABC):
 
 
 def _slots(forms: Sequence[Form], text: str) -> Mapping[str, str] | None:
-    """Return the slots of the first form that the text is written in, or None."""
+    """Return the slots of the first form that matches the text, or None."""
     return next((slots for form in forms if (slots := form.match(text))), None)
 
 
@@ -131,7 +131,7 @@ def _read(line: str) -> tuple[str, str] | None:
 
 
 class Editing(Reuse):
-    """A list of facts, to be repeated with one value changed."""
+    """Repeat a list of facts with one value changed."""
 
     name = "editing"
     opening = "Here are all the facts:"
@@ -169,7 +169,7 @@ class Editing(Reuse):
 
 
 class Grounded(Reuse):
-    """Facts in a paragraph, some of which the solution quotes."""
+    """Quote some of the facts in a paragraph."""
 
     name = "grounded"
     opening = "Let us look at the facts:"
