@@ -1,8 +1,8 @@
-"""Find plugins: every module of a kind's package registers what it brings, and nothing else does.
+"""Find plugins: each module of a kind's package registers its own plugins.
 
-A new drafter, rule, stopper, splitter, engine, benchmark or kind of artifact is one new file in its package; importing the
-package's modules is all the discovery there is. The contract tests go over the same registry. The life
-that a plugin leads stands in ``semspec.protocols``.
+A new drafter, rule, stopper, splitter, engine, benchmark or kind of artifact is one new file in its package. Discovery
+imports all modules of the package. The contract tests run over the same registry. ``semspec.protocols`` describes
+the life cycle of plugins.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PLUGINS: dict[Kind, dict[str, Registered]] = {kind: {} for kind in PACKAGES}
 
 
 def register(kind: Kind, name: str) -> Callable[[C], C]:
-    """Class decorator: makes the plugin known under ``name``."""
+    """Return a class decorator that registers a plugin under ``name``."""
 
     def decorate(cls: C) -> C:
         assert is_dataclass(cls), f"{cls.__name__}: a plugin is a dataclass of its options"
@@ -72,7 +72,7 @@ def _discover(kind: Kind) -> None:
 
 
 def plugins(kind: Kind) -> dict[str, Registered]:
-    """All plugins of a kind, by name; a kind of artifact may stand in the file of the plugin that needs it."""
+    """Return all plugins of a kind by name; an artifact kind may be defined in the file of the plugin that needs it."""
     for home in PACKAGES if kind == "artifact" else (kind,):
         _discover(home)
     return dict(sorted(_PLUGINS[kind].items()))
@@ -93,7 +93,7 @@ def name_of(made: object) -> str:
 
 
 def plugin(kind: Kind, name: str) -> Registered:
-    """The plugin of that name, or an error that names the nearest one."""
+    """Return the plugin of that name; raise UserError, suggesting the nearest name, if there is none."""
     known = plugins(kind)
     if name in known:
         return known[name]
