@@ -64,7 +64,7 @@ class Comparison:
 
 
 def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Comparison:
-    """Compare two runs; pass@1 counts as the same if its difference is within ``margin``.
+    """Compare two runs; pass@1 counts as the same if the interval of its difference is within ``margin``.
 
     Raises UserError if the runs cannot be compared.
     """

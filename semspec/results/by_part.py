@@ -14,7 +14,7 @@ PARTS = frozenset(
 
 
 def by_part(rounds: Sequence[Round], piece: Callable[[int], str]) -> dict[str, int]:
-    """Count verified drafts and the tokens gained by them, for each part; the round that closes the thinking counts there.
+    """Count verified drafts and the tokens gained by them, for each part; the round that closes the thinking is part of it.
 
     {} if the text has no thinking that ends.
     """
