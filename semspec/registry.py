@@ -1,8 +1,8 @@
 """Find plugins: each module of a kind's package registers its own plugins.
 
-A new drafter, rule, stopper, splitter, engine, benchmark or kind of artifact is one new file in its package; discovery
-only imports the package's modules. The contract tests use the same registry. ``semspec.protocols`` describes the life
-of a plugin.
+A new drafter, rule, stopper, splitter, engine, benchmark or kind of artifact is one new file in its package. Discovery
+imports all modules of the package. The contract tests run over the same registry. ``semspec.protocols`` describes
+the life cycle of plugins.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ C = TypeVar("C", bound=type)
 class Registered:
     kind: Kind
     name: str
-    # a frozen, kw_only dataclass whose fields are the options (none for artifacts)
-    cls: type[Any]
+    cls: type[
+        Any
+    ]  # a frozen, kw_only dataclass: its fields are the options (artifacts: no options)
 
     @property
     def summary(self) -> str:
@@ -49,7 +50,7 @@ _PLUGINS: dict[Kind, dict[str, Registered]] = {kind: {} for kind in PACKAGES}
 
 
 def register(kind: Kind, name: str) -> Callable[[C], C]:
-    """Decorate a class to register the plugin under ``name``."""
+    """Return a class decorator that registers a plugin under ``name``."""
 
     def decorate(cls: C) -> C:
         assert is_dataclass(cls), f"{cls.__name__}: a plugin is a dataclass of its options"
@@ -71,14 +72,14 @@ def _discover(kind: Kind) -> None:
 
 
 def plugins(kind: Kind) -> dict[str, Registered]:
-    """Return all plugins of a kind by name; a kind of artifact may be defined in the file of the plugin that needs it."""
+    """Return all plugins of a kind by name; an artifact kind may be defined in the file of the plugin that needs it."""
     for home in PACKAGES if kind == "artifact" else (kind,):
         _discover(home)
     return dict(sorted(_PLUGINS[kind].items()))
 
 
 def owners(kind: Kind, option: str) -> list[str]:
-    """Return the names of the plugins of a kind that have this option."""
+    """Return the names of the plugins of a kind that have an option."""
     known = plugins(kind).values()
     return [plugin.name for plugin in known if option in {one.name for one in fields(plugin.cls)}]
 
@@ -92,7 +93,7 @@ def name_of(made: object) -> str:
 
 
 def plugin(kind: Kind, name: str) -> Registered:
-    """Return the plugin of that name; raise UserError with the nearest name if there is none."""
+    """Return the plugin of that name; raise UserError, suggesting the nearest name, if there is none."""
     known = plugins(kind)
     if name in known:
         return known[name]

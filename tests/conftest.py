@@ -1,4 +1,4 @@
-"""Which tests a run has: those of the deep run only with SEMSPEC_DEEP=1 (``tests/support/deep.py``), and a cache of its own."""
+"""Select the tests of a run (deep ones only with SEMSPEC_DEEP=1, see ``tests/support/deep.py``), and give it its own cache."""
 
 from __future__ import annotations
 

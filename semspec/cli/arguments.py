@@ -20,13 +20,13 @@ from semspec.errors import UserError
 FLAGS_WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--info", "-i"}
 FLAGS = FLAGS_WITH_VALUE | {"-m", "--multirun", "-r", "--run", "--resolve", "--hydra-help", "-sc", "--shell-completion",
     "-cp", "--config-path", "-cn", "--config-name", "--experimental-rerun"}  # fmt: skip
-DASHED = ("--help", "--version", "--multirun")  # what is written with dashes
-KINDS = {  # what OmegaConf says of a value that an option cannot have, and what it can
+DASHED = ("--help", "--version", "--multirun")  # arguments that may be written with dashes
+KINDS = {  # OmegaConf's message about a bad value: what the user should give instead
     "could not be converted to Integer": "give a whole number",
     "could not be converted to Float": "give a number",
     "is not a valid bool": "give true or false",
 }
-# whose options may be given without the plugin's group; nested drafts have drafters and rules of their own
+# groups whose options need no group name (threshold=); nested= and nested_accept= have the same plugins as draft=, accept=
 WITHOUT_GROUP = ("draft", "accept", "stop", "engine", "benchmark")
 
 
@@ -47,7 +47,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _with_dashes(argument: str) -> str:
-    """Explain an argument with dashes that no command knows."""
+    """Explain why an argument with dashes is not accepted."""
     if near := difflib.get_close_matches(argument, DASHED, n=1, cutoff=0.8):
         return f"'{argument}' is not an option; did you mean '{near[0]}'?"
     plain = argument.lstrip("-").partition("=")[0] or "name"
@@ -60,9 +60,9 @@ def check_arguments(
     command: str = "semspec.run",
     own: Collection[str] = (),
 ) -> None:
-    """Compose once for every value of every swept option; raises UserError for a mistake in any.
+    """Compose the configuration once for each value of each swept option; raise UserError for any mistake.
 
-    ``command`` is the command whose help an error names, ``own`` are further options that it has.
+    Errors point to the help of ``command``; ``own`` lists options that only this command has.
     """
     choices = []
     for text in given:
@@ -98,7 +98,7 @@ def check_arguments(
 
 
 def _several(text: str, others: Sequence[str]) -> str:
-    """Explain several values without -m, and how to quote them as one for a shell and Hydra."""
+    """Explain that several values need -m, and how to quote them if one value was meant."""
     message = f"'{text}' is several values: add -m for a sweep"
     key, _, value = text.partition("=")
     plain = [a for a in others if not a.startswith(("hydra.", "hydra/"))]
@@ -110,7 +110,7 @@ def _several(text: str, others: Sequence[str]) -> str:
 
 
 def _explain(error: Exception, job: Sequence[str], command: str, own: Collection[str]) -> str:
-    """Name the argument that is wrong, and what would be right."""
+    """Name the wrong argument and say what would be right."""
     keys = [f.name for f in fields(config.RunConfig)]
     for argument in job:
         key, equals, value = argument.partition("=")
@@ -131,7 +131,7 @@ def _explain(error: Exception, job: Sequence[str], command: str, own: Collection
 
 
 def _unknown(key: str, known: Sequence[str], command: str) -> str:
-    """Say who has an option that nobody who was chosen has, or which one is spelt alike."""
+    """Name the plugins that have this option, if only others than the chosen ones do; else a similar spelling."""
     kinds: dict[str, Any] = {group: config.GROUPS[group] for group in WITHOUT_GROUP}
     if owners := [f"{group}={name}" for group, kind in kinds.items() for name in registry.owners(kind, key)]:  # fmt: skip
         return f"unknown option '{key}' here: it is one of {', '.join(owners)}; choose such a one, or leave it out"

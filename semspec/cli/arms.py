@@ -1,4 +1,4 @@
-"""Carry out the jobs of experiments whose rows are arms of one run."""
+"""Run jobs whose arms (one per row of an experiment) take turns on the same problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from semspec.training.calibration.audit import audited
 
 
 def do_arms(job: Job, root: Path, console: Screen) -> None:
-    """Carry out a job whose runs are arms; one that cannot be had here is left out, and says why."""
+    """Run the arms of a job in turn; leave out an arm that cannot run here, and record why."""
     made = [Arm(*resolve(arm), root / arm.name, arm.about) for arm in job.arms]
     left_out: dict[Path, UserError] = {}
     aside = _divergences if "divergence" in job.overrides else None
@@ -30,7 +30,7 @@ def do_arms(job: Job, root: Path, console: Screen) -> None:
 
 
 def _divergences(solver: Solver, solved: Solution) -> dict[str, Any]:
-    """Measure the divergences of the next step, of kept tokens that are not the target's likeliest one."""
+    """Measure how far kept tokens that are not the target's likeliest one move its next step."""
     if solver.drafter.plain or solver.rule.cuts != "tokens":
         return {}
     (kept,) = audited(solver, [solved])

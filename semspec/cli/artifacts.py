@@ -46,7 +46,7 @@ To publish or fetch one: python -m semspec.publish --help, python -m semspec.pul
 
 
 def _table(*headings: str, right: str = "") -> Table:
-    """Return an empty table with one column of numbers at most; what it shows may be foreign text."""
+    """Return an empty table; ``right`` names its one right-aligned column."""
     table = Table(box=SIMPLE_HEAD)
     for name in headings:
         table.add_column(name, justify="right" if name == right else "left", no_wrap=name == "name")
@@ -111,7 +111,7 @@ def verify(path: str, repo: str = "") -> int:
 
 
 def _unlike_repository(folder: Path, name: str) -> list[str]:
-    """List how a folder differs from the Hub's listing."""
+    """List the differences between a folder and a repository of the Hub."""
     repo, revision = split_revision(name)
     with hub_errors(repo, name, WHOLE):
         _, listing = list_files(repo, revision, WHOLE)
@@ -164,7 +164,7 @@ COMMANDS: dict[str, Callable[..., int]] = {  # their parameters are their option
 
 
 def options_of(name: str, arguments: Sequence[str]) -> dict[str, str]:
-    """Return a command's options; raises UserError for an unknown or missing one."""
+    """Return a command's options; raise UserError for an unknown or missing one."""
     takes = signature(COMMANDS[name]).parameters
     given = strings(arguments, list(takes), f"semspec.artifacts {name}")
     for option, one in takes.items():

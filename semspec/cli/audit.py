@@ -1,7 +1,7 @@
 """``python -m semspec.audit``: measure how far accepted tokens really moved the target's next step.
 
-Solves problems as ``semspec.run`` does, then measures every drafted token that was kept: the divergence
-of the next step, and how often the rule's bound covered it (ARC-Decode, table A.3.2).
+Solves problems as ``semspec.run`` does, then measures for every accepted draft token how much the next step
+diverges, and how often the rule's bound covers that divergence (ARC-Decode, table A.3.2).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Every rule that keeps tokens can be audited; coverage only for accept=arc and ac
 
 
 def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
-    """Solve, measure, and return the figures; UserError for a rule that does not keep drafted tokens."""
+    """Solve, measure and return the figures; raise UserError for a rule that does not accept tokens."""
     own, passed = read_known(Options, arguments, "semspec.audit")
     passed = expand_shorthands(repeatable(passed), auto=False)
     check_arguments(passed, sweep=False, command="semspec.audit", own=names(Options))

@@ -1,7 +1,7 @@
-"""``python -m semspec.build_datastore``: build a corpus that drafters copy from, from texts to artifact.
+"""``python -m semspec.build_datastore``: build the datastore that retrieval drafters copy from.
 
-Texts, then a suffix array (sparse), or the target's states over them, a projection and an index (dense): see
-``semspec.training.datastores.build``. After a kill every stage resumes.
+From texts it builds a suffix array (sparse), or the target's states, a projection and an index (dense): see
+``semspec.training.datastores.build``. Every stage resumes after a kill.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``python -m semspec.calibrate``: measure the constants of ARC-Decode's bound, from texts to artifact.
 
-The target (and with ``draft=`` the draft) reads its own texts, and its next step after its likeliest
-token is compared with that after another one (algorithm 1). After a kill every stage resumes.
+The target (and with ``draft=`` the draft) reads texts that the target wrote. Its next-step distribution after
+its likeliest token is compared with that after another token (algorithm 1). Every stage resumes after a kill.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Options:
         return Spots(self.positions, self.levels, not config.draft.plain, config.seed)
 
     def fitting(self, pair: Pair) -> Callable[[str], bool]:
-        """Return which prompts are as long as asked, in the target's tokens and without its template."""
+        """Return a test for prompts of the asked length, in the target's tokens and without its template."""
         fewest, most = self.lengths
         return lambda text: fewest <= len(pair.text.encode(text)) <= most
 
@@ -95,7 +95,7 @@ usage: python -m semspec.calibrate model=NAME [draft=NAME] [out=FOLDER] [...]
 
 
 def split_options(arguments: Sequence[str]) -> tuple[Options, dict[str, str]]:
-    """Return the command's own options, which are checked, and those of semspec.train_probe."""
+    """Return the command's own options, checked, and those of semspec.train_probe."""
     options, rest = read_known(Options, arguments, COMMAND)
     passed = pairs(rest)
     _ = options.quantiles  # checks itself
@@ -127,7 +127,10 @@ def composed(arguments: Sequence[str]) -> tuple[Options, list[ProbeConfig]]:
 
 
 def calibrate(arguments: Sequence[str], steps: Steps) -> tuple[ArcCalibration, Path]:
-    """Do all stages; return the artifact and its folder. UserError if that was begun with other options."""
+    """Run all stages; return the artifact and its folder.
+
+    Raises UserError if the folder was begun with other options.
+    """
     options, configs = composed(arguments)
     first = configs[0]
     if options.fit == "drafted" and first.draft.plain:
@@ -179,7 +182,7 @@ def _all(
 
 
 def _sigma(pair: Pair) -> torch.Tensor:
-    """Return the deviation of every dimension of the input embeddings (line 1 of the algorithm)."""
+    """Return the standard deviation of each dimension of the input embeddings (algorithm 1, line 1)."""
     context = pair.context("", [0])
     kit = pair.solver.kit("sigma", "", "plain")
 

@@ -1,10 +1,11 @@
-"""``python -m semspec.calibrate_risk``: draw the steps on which rules certify an asked risk.
+"""``python -m semspec.calibrate_risk``: sample the steps on which acceptance rules certify a requested risk.
 
-One context and one drafted step of each fresh problem, so that the steps are independent; the
-target continues every context many times, and a drafted step's cluster share is its semantic
-probability. Its score is a probe's (``accept=semantic_risk``), or with ``score=logprob`` its lowest
-log-probability (``accept=logprob``), to which ``score=cascade`` adds the draft's own (``accept=cascade``). Scores and probabilities go into the probe's folder (or a
-copy, ``out=``) or into one of their own (``apart=``); ``measure=true`` compares them with the thresholds certified now.
+Each fresh problem gives one context and one drafted step, so the steps are independent. The target continues
+every context many times; the share of its samples in the drafted step's cluster is that step's semantic
+probability. The step's score comes from a probe (``accept=semantic_risk``), or with ``score=logprob`` is the
+target's lowest token log-probability (``accept=logprob``); ``score=cascade`` adds the draft model's lowest
+(``accept=cascade``). Scores and probabilities go into the probe's folder, a copy of it (``out=``) or a folder of
+their own (``apart=``). ``measure=true`` saves nothing: it tests the certified thresholds on the fresh steps.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Columns = tuple[Sequence[float], Sequence[float], Sequence[int]]
 CascadeColumns = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[int]]
 """The draft's scores, too, before the others."""
 COMMAND = "semspec.calibrate_risk"
-GIVEN = pairs(  # of semspec.train_probe's options, where the user says nothing else
+GIVEN = pairs(  # defaults that differ from semspec.train_probe's
     "draft=tiny chains=mixed problems=600 per_problem=1 samples=20 keep=1 drafted=1 batch=112"
     " seed=1".split()
 )
@@ -85,7 +86,7 @@ class Judged:
     semantic: list[float]
     groups: list[int]
     how: dict[str, Any]  # how they were drawn
-    source: dict[str, Any]  # where problems and meanings come from
+    source: dict[str, Any]  # where the problems come from and how meanings were judged
     model: ModelFacts  # the target
     split: str
     drafts: list[float] | None = None  # the draft's own scores, for a cascade
@@ -101,7 +102,7 @@ class Judged:
 def drafted_steps(
     probe: Probe | None, arguments: Sequence[str], steps: Steps, cascade: bool = False
 ) -> Judged:
-    """Sample, cluster and score: with a probe, or by the lowest log-probability, which needs no states."""
+    """Sample, cluster and score steps: with a probe, or by the lowest log-probability, which needs no states."""
     config = composed(probe, arguments)
     name = canonical_name(config.model).rpartition("/")[2]
     own = probe.name if probe else f"{'cascade' if cascade else 'logprob'}-{name}"
@@ -115,7 +116,7 @@ def drafted_steps(
 
 
 def composed(probe: Probe | None, arguments: Sequence[str]) -> ProbeConfig:
-    """Return the configuration of the steps that are sampled."""
+    """Return the configuration for sampling; a probe sets features, temperature and split."""
     given = dict(GIVEN)
     read: dict[str, Any] = {"pooling": [], "layers": "all", "logprobs": True}
     if probe:
@@ -142,13 +143,13 @@ def _composed(given: Mapping[str, str]) -> ProbeConfig:
 
 
 def drawn(config: ProbeConfig) -> dict[str, Any]:
-    """Describe how the steps are drawn: a guarantee holds only for steps drawn the same way."""
+    """Describe how the steps are drafted: a guarantee holds only for steps drafted the same way."""
     draft = None if config.draft.plain else canonical_name(config.draft.model)
     return {**dataclasses.asdict(config.sampling), "draft": draft}
 
 
 def origin(config: ProbeConfig) -> dict[str, Any]:
-    """Describe where problems and meanings come from."""
+    """Describe where the problems come from and how meanings were judged."""
     meanings = {"samples": config.samples, "cluster": config.cluster.name, "seed": config.seed}
     return provenance_of(config) | meanings
 
@@ -156,7 +157,7 @@ def origin(config: ProbeConfig) -> dict[str, Any]:
 def _judged(
     probe: Probe | None, rows: Rows, config: ProbeConfig, model: ModelFacts, cascade: bool
 ) -> Judged:
-    """Score the drafted steps among all rows, reading their states from the folder."""
+    """Score the drafted steps among the rows; a probe reads their states from disk."""
     chosen = [i for i in range(len(rows)) if not rows.own[i]]
     if not chosen:
         raise UserError("no step was drafted: a draft= with a model is needed")
@@ -185,12 +186,12 @@ def _judged(
 
 
 def measured(columns: Columns, fresh: Judged, least: float) -> list[dict[str, Any]]:
-    """Compare asked and measured risk on steps that the calibration has not seen."""
+    """Compare requested and measured risk on steps that the calibration has not seen."""
     return [_row(certify(*columns, risk=risk, least=least), risk, fresh, least) for risk in RISKS]
 
 
 def measured_cascade(columns: CascadeColumns, fresh: Judged, least: float) -> list[dict[str, Any]]:
-    """The same of a cascade; ``settled`` is the share of the fresh steps that the target would not read."""
+    """Do the same for a cascade; ``settled`` is the share of fresh steps that the target would not verify."""
     rows = []
     for risk in RISKS:
         found = certify_cascade(*columns, risk=risk, least=least)
@@ -201,7 +202,7 @@ def measured_cascade(columns: CascadeColumns, fresh: Judged, least: float) -> li
 def _row(
     found: Certified | CertifiedCascade, risk: float, fresh: Judged, least: float
 ) -> dict[str, Any]:
-    """Return asked and measured risk of what a threshold (or two) accepts."""
+    """Return requested and measured risk of the steps that one or two thresholds accept."""
     settled = [False] * len(fresh.scores)
     if isinstance(found, CertifiedCascade):
         assert fresh.drafts is not None
@@ -228,7 +229,7 @@ def _row(
 
 
 def _thresholds(fresh: Judged, least: float) -> dict[str, float | None]:
-    """Return the certified threshold for each risk, None if there is none, for the card."""
+    """Return the certified threshold for each risk (None if there is none), for the card."""
     found: dict[str, float | None] = {f"threshold_{risk:g}": None for risk in RISKS}
     columns = fresh.scores, fresh.semantic, fresh.groups
     for risk in RISKS:
@@ -290,7 +291,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _check(own: Options) -> None:
-    """Raise UserError for options that do not go together."""
+    """Raise UserError for options that exclude each other."""
     free = own.score != SCORES[0]
     if free and (own.probe or own.out):
         raise UserError(f"score={own.score} asks no probe: leave probe= and out= out")
@@ -304,7 +305,7 @@ def _check(own: Options) -> None:
 
 
 def _certifying(probe: Probe | None, apart: str) -> Columns:
-    """Return the steps on which thresholds are certified now."""
+    """Return the stored calibration steps, on which thresholds are certified."""
     if apart:
         given = RiskCalibration.load(apart)
         given.check_score(probe, allow_mismatch=False)

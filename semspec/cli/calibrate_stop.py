@@ -1,9 +1,9 @@
-"""``python -m semspec.calibrate_stop``: try answers along the thinking, so that an asked risk can be certified.
+"""``python -m semspec.calibrate_stop``: collect trial answers along the thinking, to certify early stopping.
 
-Problems are solved with the run's own options (rule, drafter, sampling) to their natural ends. At every end of a step the
-stopper's score is noted and the answer is forced and graded. Thresholds are certified from these trials when a run
-asks for a risk (``semspec.calibration.stopping``); ``measure=FOLDER`` holds them against fresh problems. With
-``train=true`` the trials are what a head of ``stop=probe`` learns from.
+It solves problems with the run's options (rule, drafter, sampling) to their natural ends. After every step it notes the
+stopper's score, forces an answer and grades it. From these trials a run that asks for a risk certifies its
+threshold (``semspec.calibration.stopping``). ``measure=FOLDER`` tests such thresholds on fresh problems;
+``train=true`` trains a head for ``stop=probe`` on the trials.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
 
 
 def how(config: RunConfig) -> dict[str, Any]:
-    """Describe how problems are written: a guarantee holds only for those that are written the same way."""
+    """Describe how solutions are written: a guarantee holds only for solutions written the same way."""
     benchmark = config.benchmark
     about = {f.name: getattr(benchmark, f.name) for f in fields(benchmark)}
     return {
@@ -107,7 +107,10 @@ def how(config: RunConfig) -> dict[str, Any]:
 def collect(
     config: RunConfig, folder: Path, asked: Asked | None = None
 ) -> tuple[list[Watched], Solver]:
-    """Watch the problems of a configuration; the solver is closed. What a head is ``asked`` to read is kept."""
+    """Solve and watch all problems; return the trials and the solver, already closed.
+
+    ``asked``: also keep the states that a head reads.
+    """
     steps = Steps(open_console())
     problems = list(islice(config.benchmark.problems(), config.problems))
     with hold(folder):
@@ -141,7 +144,7 @@ def train(config: RunConfig, own: Options, folder: Path) -> None:
 
 
 def thresholds(problems: Sequence[Watched]) -> dict[str, float | None]:
-    """Return the certified threshold for each risk, None if there is none, and what it saves, for the card."""
+    """Return each risk's certified threshold and the thinking it saves (None if there is none), for the card."""
     found: dict[str, float | None] = {}
     for asked in RISKS:
         found |= {f"threshold_{asked:g}": None, f"saved_{asked:g}": None}
@@ -155,7 +158,7 @@ def thresholds(problems: Sequence[Watched]) -> dict[str, float | None]:
 def measured(
     given: StopCalibration, fresh: Sequence[Watched], hopeless: float = 0.0
 ) -> list[tuple[float, float, int, float]]:
-    """Return asked risk, threshold, harmed fresh problems and the share of their thinking saved."""
+    """Return for each risk: the risk, its threshold, how many fresh problems it harms, the share of thinking saved."""
     rows = []
     budget = given.budget if hopeless else 0
     for asked in RISKS:

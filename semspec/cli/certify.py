@@ -1,4 +1,4 @@
-"""``python -m semspec.certify``: is a server's output distributed as the model's? A page and JSON."""
+"""``python -m semspec.certify``: test whether a server's output follows the model's own distribution."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FREE = ("concurrency", "json")  # may change when a certificate is resumed
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is certified, what it is held against, and how surely."""
+    """What to certify, the reference to compare with, and the error rates."""
 
     # fmt: off
     url: str = option("", "the server: SGLang, vLLM, llama.cpp or any with OpenAI's completions")
@@ -122,7 +122,7 @@ def run(arguments: Sequence[str]) -> None:
 def _record(
     given: Options, folder: Path, console: Screen, held: ExitStack, more: Mapping[str, Any]
 ) -> Record:
-    """Open the certificate's folder, and say how it is resumed."""
+    """Open the certificate's folder and print how to resume it."""
     left = (*FREE, "out", *(OF_RELAXED if given.check != RELAXED else ()))
     stored = {k: v for k, v in asdict(given).items() if k not in left}
     record = Record(folder, {**stored, **more})
@@ -132,7 +132,7 @@ def _record(
 
 
 def _relaxed(given: Options, folder: Path) -> None:
-    """Hold a server that is relaxed on purpose against one that is not."""
+    """Compare a server with a relaxed rule to one without it."""
     console = open_console(quiet=given.json)
     benchmark = registry.plugin("benchmark", given.benchmark).cls()
     with ExitStack() as held:
@@ -195,14 +195,14 @@ def _ask(given: Options) -> Ask:
 
 
 def _seed(given: Options, folder: Path) -> int:
-    """Return the seed of this start: what goes on after a kill must not draw once more what it has drawn."""
+    """Return a seed that depends on how much is drawn already, so that a resumed start does not draw it again."""
     return given.seed + sum(1 for _ in whole_lines(folder / "samples.jsonl"))
 
 
 def _sides(
     given: Options, seed: int, held: ExitStack
 ) -> tuple[Writer, Reference | None, Writer | None]:
-    """Return what is certified, and one of the two that it can be held against."""
+    """Return the writer to certify, and either a forward pass or another writer as its reference."""
     options: dict[str, Any] = {"kind": given.kind, "concurrency": given.concurrency}
     writer: Writer
     own: Reference
@@ -231,7 +231,7 @@ def _sides(
 
 
 def _local(given: Options, seed: int) -> tuple[Writer, Reference]:
-    """Return an engine in this process, and the plain forward pass of what it runs."""
+    """Return an engine in this process, and a plain forward pass of the same model."""
     asked = (given.path, given.dtype, given.assistant, given.lookup, seed)
     if is_openvino(given.path):
         return OpenVino(*asked), Forward(given.path, given.dtype, Graph(given.path, given.dtype))

@@ -1,4 +1,4 @@
-"""Start and end commands: a user's mistake (exit code 2), Ctrl-C (130) or SIGTERM (143) is one line."""
+"""Start and end commands: report a user's mistake (exit code 2), Ctrl-C (130) or SIGTERM (143) in one line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from semspec.storage.screen import complain, echo
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: whatever cleans up after Ctrl-C cleans up after this, too."""
+    """SIGTERM, as an exception that the same handlers as for Ctrl-C clean up after."""
 
 
 def ends_in_one_line(command: Callable[[], object]) -> None:
     """Run a command; report a UserError or an interruption in one line, without a traceback.
 
-    The notes of an interruption say what was kept and how to go on.
+    Notes attached to the interruption say what was kept and how to resume.
     """
     sys.excepthook = _show_traceback
     try:
@@ -32,7 +32,7 @@ def ends_in_one_line(command: Callable[[], object]) -> None:
         complain(error)
         sys.exit(2)
     except BrokenPipeError:
-        # the reader (such as head) has closed the pipe: discard what is still to be flushed
+        # the reader (such as head) has closed the pipe: discard the output that is left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt as error:
@@ -45,14 +45,14 @@ def ends_in_one_line(command: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM raise Terminated, once: a second one ends the process at once."""
+    """Make the first SIGTERM raise Terminated; a second one ends the process at once."""
 
     def terminate(_: int, __: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         raise Terminated
 
     before = signal.getsignal(signal.SIGTERM)
-    if before is not signal.SIG_DFL:  # whoever has started this process wants it otherwise
+    if before is not signal.SIG_DFL:  # the parent process set a handler: keep it
         yield
         return
     signal.signal(signal.SIGTERM, terminate)
@@ -74,10 +74,10 @@ def run_command(
     parts: bool = False,
     bare: bool = True,
 ) -> None:
-    """Show a command's help, or run it without transformers' chatter.
+    """Print a command's help, or run it with transformers' warnings off.
 
-    ``parts``: the command knows ``-m part=...`` (``semspec.jobs.stages``). Without ``bare`` it cannot
-    do anything without arguments, and shows its help.
+    ``parts``: the command accepts ``-m part=...`` (``semspec.jobs.stages``). ``bare``: the command runs
+    without arguments; otherwise it then prints its help.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if {"-h", "--help"} & set(given) or not (given or bare):

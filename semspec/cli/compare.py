@@ -48,7 +48,7 @@ interval within the margin? That no difference was found is not the same.
 
 
 def sentences(found: Comparison) -> list[str]:
-    """Put a comparison into lines for readers."""
+    """Return a comparison as lines of plain sentences."""
     of = "the same" if found.paired else "different"
     lines = [f"A: {found.a}", f"B: {found.b}", f"{found.problems} problems, {of} in both", ""]
     lines += [f"Speed: {_speed(found.speed, found)}", f"Quality: {_quality(found.quality, found)}"]

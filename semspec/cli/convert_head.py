@@ -1,7 +1,7 @@
-"""``python -m semspec.convert_head``: an artifact from a drafting head as others publish it.
+"""``python -m semspec.convert_head``: make an artifact from a published drafting head.
 
-Heads that are published as safetensors load as they are. Pickled ones (.bin, .pt) are read here alone, in a
-process that can open no file and reach no network, and are written as safetensors.
+Heads published as safetensors need no conversion. Pickled ones (.bin, .pt) are read only here, in a process
+that cannot open files or reach the network, and written as safetensors.
 """
 
 from __future__ import annotations

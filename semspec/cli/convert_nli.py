@@ -1,7 +1,7 @@
-"""``python -m semspec.convert_nli``: a copy with safetensors of an entailment model whose weights are pickled.
+"""``python -m semspec.convert_nli``: copy an entailment model with pickled weights to safetensors.
 
-``cluster=nli`` and ``accept=lookahead`` never read pickled weights. This command does, in a process that can open no file
-and reach no network, and has the copy judge a pair.
+``cluster=nli`` and ``accept=lookahead`` never read pickled weights. This command reads them in a process that cannot
+open files or reach the network, then lets the copy judge one pair.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ EXAMPLES = (
     ("python -m semspec.run hydra.run.dir=runs/mine", "a folder of your choice; again: resume"),
 )
 
-# what a run chooses by itself where nothing is said of either
+# salvage= and nested=, which a run chooses by itself if neither is given
 HELPED = dict(one.split("=") for one in nested.HELP)
 FIRST_NOTE = (
     "where whole steps of a small model are drafted and rule and engine can do both; elsewhere, or once one of the two is"
@@ -76,7 +76,7 @@ def show_examples(console: Screen, examples: Iterable[tuple[str, str]]) -> None:
 
 
 def show_rows(console: Screen, rows: Iterable[Sequence[RenderableType]]) -> None:
-    """Show names, and what each is."""
+    """Print a table of names and what each is."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     for name, *cells in rows:

@@ -1,7 +1,7 @@
 """``python -m semspec.launch``: print or start the SGLang servers for a run with ``engine=sglang``.
 
-Prints their exact commands for the same configuration as the run's, or starts them, waits until they
-answer, and ends them again.
+Takes the run's options. Prints the servers' exact commands, or starts the servers, waits until they answer, and
+stops them again.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ A rule with probes gets them inside the servers (SEMSPEC_SGLANG, docs/sglang_plu
 
 
 def plan(config: RunConfig, given: Options) -> list[Planned]:
-    """Return the servers of a configuration, target first; one alone where it drafts and verifies lossless tokens.
+    """Return the servers of a configuration, target first; only one if it both drafts and verifies (lossless tokens).
 
-    Raises UserError if both would have one port, for arguments that cannot be split, and for models that do
-    not fit on the GPUs that are here.
+    Raises UserError if both servers would use one port, if arguments cannot be split, or if the models do not fit
+    on this machine's GPUs.
     """
     models: dict[Role, ModelConfig] = {"target": config.model}
     models |= {**config.nested.models(), **config.draft.models()}
@@ -134,7 +134,7 @@ def plan(config: RunConfig, given: Options) -> list[Planned]:
                     config.max_new_tokens + memory.PROMPT, config.concurrency
                 )
                 variables |= more
-            elif shared:  # alone on its devices, a server chooses for itself
+            elif shared:  # a server that has its devices to itself chooses its share
                 own = ["--mem-fraction-static", str(usual)]
         planned.append(
             servers.planned(
@@ -147,7 +147,7 @@ def plan(config: RunConfig, given: Options) -> list[Planned]:
                 words=[*own, *words[role]],
                 variables={**probes.get(role, {}), **_drafting(small), **variables},
                 shared=not alone
-                and bool(gpus or not given.start),  # a CPU's take what they are told
+                and bool(gpus or not given.start),  # servers on a CPU take what they are told
             )
         )
     return planned
@@ -178,10 +178,10 @@ def _places(
     gpus: Sequence[Gpu],
     small: Small | None,
 ) -> Mapping[Role, Place]:
-    """Return where the servers go on the GPUs that are here; nothing where there are none.
+    """Return each server's place on this machine's GPUs; empty if there are none.
 
-    GPUs that are named are kept, by another name than their number they say nothing of their memory. A number
-    of GPUs in SGLang's own arguments (``--tp-size``) is kept as well.
+    GPUs named by the user are kept. If one is named other than by its number, its memory is unknown, and nothing is
+    placed. A number of GPUs in SGLang's own arguments (``--tp-size``) is kept as well.
     """
     if not gpus or not all(name.isdecimal() for listed in devices.values() for name in listed):
         return {}
@@ -205,7 +205,7 @@ def _location(model: ModelConfig) -> str:
 def _probes(
     config: RunConfig, models: Mapping[Role, ModelConfig]
 ) -> Mapping[Role, Mapping[str, str]]:
-    """Return the variables that give each server the probe that the rule scores with, by role."""
+    """Return for each role the environment variables that load the rule's probe into its server."""
 
     def fingerprint(model: ModelConfig) -> str:
         return Text(str(model.fetch(weights=False))).fingerprint
@@ -224,7 +224,7 @@ def _probes(
 
 
 def _drafting(small: Small | None) -> dict[str, str]:
-    """Return the variable by which a small model drafts inside the target's server; none where none does."""
+    """Return the variable that makes a small model draft inside the target's server; empty without one."""
     return {} if small is None else {VARIABLE: json.dumps(asked_of_plugin(small))}
 
 
@@ -239,7 +239,7 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
 
 
 def _told(planned: Sequence[Planned]) -> str:
-    """Return the GPUs of the servers as options; empty where they see all there are."""
+    """Return the servers' GPUs as options; empty if the servers see all GPUs."""
     given = [(one.role, one.variables.get(memory.VISIBLE)) for one in planned]
     return " ".join(f"{role}_gpu={gpus}" for role, gpus in given if gpus)
 
@@ -257,7 +257,7 @@ def open_to_all(planned: Sequence[Planned]) -> str | None:
 
 
 def _loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):  # a host name, which may resolve to anything
+    with contextlib.suppress(ValueError):  # not an address: a name may resolve to anything
         return ipaddress.ip_address(host).is_loopback
     return False
 
@@ -277,7 +277,7 @@ def run(arguments: Sequence[str]) -> None:
         return
     gpus = memory.visible_gpus()
     servers.check_python(given.python, gpus[0].name if gpus else "")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends them as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the servers as Ctrl-C does
     logs = Path("runs") / f"servers_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     with servers.started(planned, given.wait, logs) as running:
         echo(line, flush=True)

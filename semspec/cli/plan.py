@@ -1,7 +1,7 @@
-"""``python -m semspec.run ... plan=true``: what a run would download, need and use, before anything heavy begins.
+"""``python -m semspec.run ... plan=true``: show what a run would download, need and use, without starting it.
 
-Models are looked up by their listings and configurations alone. What a run refuses to begin with ends a plan
-with the same line and exit code 2; what nobody can say without a network is named as such.
+Reads only the models' file listings and configurations. If the run would refuse to start, the plan ends with the
+same error and exit code 2. What cannot be known without a network is shown as unknown.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ NO_PROBE = "no probe"
 
 @dataclass
 class Plan:
-    """What would be done, line by line under a few labels, and why it cannot be."""
+    """Labelled lines about what a run would do, and the reason if it cannot start."""
 
     lines: list[tuple[str, str]] = field(default_factory=list)
-    commands: list[str] = field(default_factory=list)  # that have to be run before
+    commands: list[str] = field(default_factory=list)  # to be run first
     stocks: list[Stock] = field(default_factory=list)
-    known: bool = True  # False: some of it is not known here
-    refused: UserError | None = None  # the first reason why it cannot begin
+    known: bool = True  # False: some sizes are unknown
+    refused: UserError | None = None  # the first reason why it cannot start
 
     def say(self, label: str, text: str) -> None:
         self.lines.append((label, text))
 
     @contextlib.contextmanager
     def checked(self, label: str) -> Iterator[None]:
-        """Note what a block refuses, and go on."""
+        """Note a UserError of the block as refused, and go on."""
         try:
             yield
         except UserError as error:
@@ -97,7 +97,7 @@ class Plan:
         max_new_tokens: int,
         problems: int,
     ) -> None:
-        """Say what the models take of this machine, or of any where only their published sizes are known."""
+        """Say how much memory the models take; by published sizes if the models are not here."""
         listed = {role: published(model.path) for role, model in models.items()}
         if not self.known and all(listed.values()):
             needed = 0
@@ -140,7 +140,7 @@ class Plan:
         console.print(Line(title, "bold"), soft_wrap=True)
         width = max(len(label) for label, _ in self.lines) + 2
         before = ""
-        for label, text in self.lines:  # one line each, so that commands can be copied
+        for label, text in self.lines:  # unwrapped, so that commands can be copied
             named = "" if label == before else label
             console.print(Line.assemble((f"{named:<{width}}", "dim"), text), soft_wrap=True)
             before = label
@@ -151,7 +151,7 @@ class Plan:
 
 
 def _there(needed: int) -> str:
-    """Say what memory is here, and that it is too little for so many bytes, if it is all together."""
+    """Say how much memory this machine has in all, and if that is less than ``needed`` bytes."""
     if gpus := visible_gpus():
         total, told = sum(gpu.total for gpu in gpus), ", ".join(map(str, gpus))
     else:
@@ -161,7 +161,7 @@ def _there(needed: int) -> str:
 
 
 def _stocked(name: str, revision: str | None, found: Stock | None) -> str:
-    """Say what a name stands for, and how much of it is here."""
+    """Say which files a name stands for, and how many bytes are still to download."""
     if found is None:
         return f"{name}{f' at {revision}' if revision else ''}: {UNKNOWN}"
     count = f"{len(found.sizes)} files, {shown(found.total)}"
@@ -172,7 +172,7 @@ def _stocked(name: str, revision: str | None, found: Stock | None) -> str:
 
 
 def asked(arguments: Sequence[str]) -> tuple[bool, list[str]]:
-    """Take ``plan=`` out of a command line; return whether it asks for a plan, and the rest."""
+    """Return whether a command line asks for a plan, and its arguments without ``plan=``."""
     given = [a.partition("=")[2].lower() for a in arguments if a.partition("=")[0] == "plan"]
     for value in given:
         if value not in ("true", "false"):
@@ -182,7 +182,7 @@ def asked(arguments: Sequence[str]) -> tuple[bool, list[str]]:
 
 
 def plan_of(config: RunConfig, chosen: Sequence[Choice] = ()) -> Plan:
-    """Return the plan of a run; ``chosen`` is what was chosen for it, and why."""
+    """Return the plan of a run; ``chosen`` are the automatic choices and their reasons."""
     plan, names = Plan(), configs.plugin_names(config)
     why = {choice.kind: choice.why for choice in chosen}
     models, _ = models_of(config)
@@ -222,9 +222,9 @@ def plan_of(config: RunConfig, chosen: Sequence[Choice] = ()) -> Plan:
 
 
 def before(config: RunConfig) -> list[str]:
-    """Return the commands that have to be run before a configuration can, such as a head's conversion.
+    """Return the commands that a configuration needs to be run first, such as a head's conversion.
 
-    Nothing is fetched, and what cannot be told here is left to the run.
+    Fetches nothing; leaves errors to the run.
     """
     models, _ = models_of(config)
     own, nested = runs_of(config, dict.fromkeys(models, ""))
@@ -236,7 +236,7 @@ def before(config: RunConfig) -> list[str]:
 
 
 def show(config: RunConfig, chosen: Sequence[Choice], taken: str, arguments: Sequence[str]) -> None:
-    """Print the plan of a run; raise UserError if it could not begin. ``taken`` are options that nobody gave."""
+    """Print the plan of a run; raise UserError if it could not start. ``taken``: options set by a recommendation."""
     plan = plan_of(config, chosen)
     if taken:
         plan.lines.insert(0, ("options", taken))

@@ -1,4 +1,4 @@
-"""``python -m semspec.train_probe ... plan=true``: what a probe would cost, and the whole road to a published one."""
+"""``python -m semspec.train_probe ... plan=true``: what a probe would cost, and all commands up to publishing it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from semspec.training.probes.settings import FEATURES, Nli, ProbeConfig, folder_
 from semspec.training.probes.shards import check_room, gigabytes
 from semspec.types import Role
 
-# what a data set's ``train_on=`` can name; another one's is for the reader to fill in
+# the domains of known data sets, for ``train_on=``; of others the reader fills them in
 DOMAINS: Mapping[str, Sequence[str]] = dict.fromkeys(
     ("simplescaling/s1K", "simplescaling/s1K-1.1"), ("math", "science")
 )
 UNNAMED = "DOMAIN"
-DRAFTS = "-draft"  # behind the name of the target's folder
-PLUGIN = """SEMSPEC_SGLANG='{"probe": {}}'"""  # of servers that give their states
+DRAFTS = "-draft"  # appended to the name of the target's folder
+PLUGIN = """SEMSPEC_SGLANG='{"probe": {}}'"""  # for servers that return hidden states
 URL: Mapping[Role, str] = {"target": "engine.target_url", "draft": "engine.draft_url"}
 
 
@@ -72,7 +72,7 @@ def plan_training(config: ProbeConfig, arguments: Sequence[str]) -> Plan:
 
 
 def _longest(config: ProbeConfig) -> int:
-    """Return the tokens of a chain: a model's budget, or what those of a data set have."""
+    """Return the length of a chain in tokens: the budget if a model writes it, else an assumed length."""
     if config.source == "embedded" or config.chains == "answers":
         return config.max_new_tokens
     steps, step = ASSUMED[False]
@@ -80,7 +80,7 @@ def _longest(config: ProbeConfig) -> int:
 
 
 def shape_of(model: ModelConfig) -> tuple[int, int] | None:
-    """Return layers and width of a model; None where it is not known here."""
+    """Return a model's layers and width, None if they are unknown."""
     if hub.stock(model.location, model.revision, WITHOUT_WEIGHTS) is None:
         known = published(model.path)
         return (known.layers, known.width) if known else None
@@ -89,7 +89,7 @@ def shape_of(model: ModelConfig) -> tuple[int, int] | None:
 
 
 def _sizes(models: Mapping[Role, ModelConfig]) -> dict[Role, ModelSize] | None:
-    """Return the sizes of all models, those of models that are not here as published; None if one is unknown."""
+    """Return the sizes of all models, by published figures for those not here; None if one is unknown."""
     sizes: dict[Role, ModelSize] = {}
     for role, model in models.items():
         if hub.stock(model.location, model.revision) is not None:
@@ -120,7 +120,7 @@ def _say_cost(
 
 
 def _hours(config: ProbeConfig, cost: Cost, models: Mapping[Role, ModelConfig]) -> str:
-    """Say how long a GPU would work, and for which model; nothing of models that are small or unknown."""
+    """Estimate the GPU hours of each model; "" if the models are small or a size is unknown."""
     sizes = _sizes(models)
     if sizes is None or max(size.weights for size in sizes.values()) < SMALLEST:
         return ""
@@ -136,7 +136,7 @@ def _hours(config: ProbeConfig, cost: Cost, models: Mapping[Role, ModelConfig]) 
 def _say_road(
     plan: Plan, config: ProbeConfig, models: Mapping[Role, ModelConfig], arguments: Sequence[str]
 ) -> None:
-    """Name the commands from servers to a published probe."""
+    """Add the commands from starting servers to publishing the probe."""
     given = [a for a in arguments if a.partition("=")[0] not in ("folder", "out")]
     pair = [a for a in given if a.partition("=")[0].partition(".")[0] in ("model", "draft")]
     data = [a for a in given if a.partition("=")[0] in ("source", "data", "revision", "chains")]
@@ -151,7 +151,7 @@ def _say_road(
         plan.say("", f"in shares of its model work: {_training(['-m', 'part=all/8', *arguments])}")
     both = config.probed == "target" and "draft" in models and not config.features.logprobs
     theirs = Path()
-    if both:  # the rule with the paper's features asks the draft's probe, too
+    if both:  # accept=semantic also needs the draft's probe
         theirs = _say_drafts(plan, config, models, given)
     if config.source == "hub":
         _say_domains(plan, config, out, "", arguments)
@@ -186,7 +186,7 @@ def _say_road(
 def _say_drafts(
     plan: Plan, config: ProbeConfig, models: Mapping[Role, ModelConfig], given: Sequence[str]
 ) -> Path:
-    """Say what the draft model's own probe takes, and the command; return the probe's folder."""
+    """Add cost and command of the draft model's own probe; return the probe's folder."""
     theirs = replace(config, role="draft", folder=config.folder + DRAFTS if config.folder else "")
     if (shape := shape_of(models["draft"])) is not None:
         cost = estimate(theirs, folder_of(theirs) / CHAINS, *shape)
@@ -197,7 +197,7 @@ def _say_drafts(
 
 
 def _of_the_draft(config: ProbeConfig, given: Sequence[str]) -> list[str]:
-    """Return the options of the draft model's own probe."""
+    """Return the options for training the draft model's own probe."""
     options = [*(a for a in given if not a.startswith("role=")), "role=draft"]
     options += [f"folder={config.folder}{DRAFTS}"] if config.folder else []
     return options + ([f"out={config.out}{DRAFTS}"] if config.out else [])
@@ -206,7 +206,7 @@ def _of_the_draft(config: ProbeConfig, given: Sequence[str]) -> list[str]:
 def _say_domains(
     plan: Plan, config: ProbeConfig, out: Path, ending: str, arguments: Sequence[str]
 ) -> None:
-    """Name the commands of the data's other domains: of the same samples, so each of them only trains."""
+    """Add a training command for each other domain of the data; they reuse the samples."""
     stem = str(out).removesuffix(ending).removesuffix(f"-{'-'.join(config.train_on)}")
     for domain in DOMAINS.get(config.data, () if config.train_on else (UNNAMED,)):
         if domain not in config.train_on:
@@ -217,7 +217,7 @@ def _say_domains(
 def _say_servers(
     plan: Plan, config: ProbeConfig, models: Mapping[Role, ModelConfig], pair: Sequence[str]
 ) -> None:
-    """Name the command that starts servers which give their states, and the options that name them."""
+    """Add the command that starts servers with hidden states, and the options that connect to them."""
     over = registry.name_of(config.engine) == "sglang"
     start = ["python", "-m", "semspec.launch", *pair, "accept=logprob"]
     if over and config.engine.connects:
@@ -234,7 +234,7 @@ def _say_servers(
 
 
 def _at_urls(config: ProbeConfig, models: Mapping[Role, ModelConfig]) -> tuple[str, list[str]]:
-    """Return how servers come to the addresses that are named, and launch's options for them."""
+    """Say how to start servers at the given URLs, and return launch's options for that."""
     urls = {role: urlsplit(config.engine.urls(role)[0]) for role in models if config.engine.urls(role)}  # fmt: skip
     hosts = {url.hostname or "" for url in urls.values()}
     ports = [f"{role}_port={url.port or 80}" for role, url in urls.items()]
@@ -250,5 +250,5 @@ def _training(arguments: Sequence[str]) -> str:
 
 
 def _last(arguments: Sequence[str]) -> list[str]:
-    """Return each option once, as it was given last."""
+    """Return each option once, with its last value."""
     return list({argument.partition("=")[0]: argument for argument in arguments}.values())

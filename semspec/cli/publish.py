@@ -1,8 +1,7 @@
 """``python -m semspec.publish``: upload an artifact's folder to the Hugging Face Hub in one commit.
 
-Nothing is sent unless ``confirm=true``. A repository that holds something else is left alone unless
-``update=true``, one that is public is never taken for a private one, and until the commit, which comes
-last, everybody sees the old revision.
+Sends nothing without ``confirm=true``. Refuses a repository that holds something else unless ``update=true``, and
+a public repository if ``private=true``. Readers see the old revision until the commit, which comes last.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ To be found by a model's name, a published probe needs a line in conf/probes.yam
 
 
 def publish(folder: Path, repo_id: str, **options: Any) -> str:
-    """Upload a folder after the checks of ``semspec.artifacts verify``; options are those of ``upload``."""
+    """Check a folder as ``semspec.artifacts verify`` does, then upload it; options as of ``upload``."""
     inspection.check(folder)
     return upload(folder, repo_id, **options)
 
 
 def show(folder: Path, given: Options, console: Screen) -> None:
-    """Show what would be sent, without any request."""
+    """Print what would be sent, without any request."""
     artifact = inspection.check(folder)
     kind = "a private" if given.private else "a public"
     tag = f", tagged {given.tag}" if given.tag else ""

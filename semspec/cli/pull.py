@@ -1,4 +1,4 @@
-"""``python -m semspec.pull``: download an artifact from the Hugging Face Hub, checking every byte."""
+"""``python -m semspec.pull``: download an artifact from the Hugging Face Hub and verify every file's hash."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ loaded as for use. HF_HUB_OFFLINE=1 uses earlier downloads only.
 
 
 def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
-    """Download an artifact, intact; return its folder, or with ``out`` a copy outside the cache, and itself."""
+    """Download and verify an artifact; return its folder in the cache (with ``out``, a copy there) and the artifact."""
     if repo.count("/") != 1 or repo.startswith((".", "/", "~", "embedded/")):
         raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")
     if out is not None and out.exists():

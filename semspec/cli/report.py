@@ -1,4 +1,4 @@
-"""``python -m semspec.report``: write a run or a sweep as one HTML file, also while it still runs."""
+"""``python -m semspec.report``: write one HTML file about a run or a sweep, finished or still running."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ run or the sweep is still going on. The jobs of a finished sweep keep their own 
 {described(Options)}
 """
 
-# any of them is enough for a page about a run
+# a folder with any of these is a run
 RUN_FILES = ("config.json", "status.json", "problems.jsonl", "result.json")
 
 
 def _named(argument: str) -> str:
-    """Return a folder that was given without a name as ``run=`` or ``sweep=``."""
+    """Return a bare folder as ``run=FOLDER`` or ``sweep=FOLDER``."""
     if "=" in argument:
         return argument
     folder = Path(argument).expanduser()

@@ -1,8 +1,8 @@
-"""``python -m semspec.run experiment=PAPER/TABLE``: run an experiment and show it, a paper's beside the paper's figures.
+"""``python -m semspec.run experiment=PAPER/TABLE``: run an experiment and print its table beside the paper's.
 
 experiment=semanticspec/table4 plan=true     what would be run, and what it costs
 experiment=semanticspec/table4 scale=tiny    the same comparison on the embedded pair
-experiment=ours/steps problems=100           a comparison of our own; more problems later add what is missing
+experiment=ours/steps problems=100           a comparison of our own; a later run with more problems adds to it
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from semspec.storage.files import write_json
 
 OWN = ("experiment", "scale", "plan", "show", "only", "json", "hydra.run.dir")
 AUDIT = "audit.json"
-SIGNALS = {"auroc", "kept_right", "kept_wrong"}  # columns that are read from the rounds
+SIGNALS = {"auroc", "kept_right", "kept_wrong"}  # columns computed from the rounds
 Record = dict[str, Any]
 Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
 """The results of finished runs by block, row and column."""
@@ -92,11 +92,11 @@ def main(arguments: Sequence[str]) -> int:
         console.say(f"not run: {why}")
     if switches["plan"] == "true":
         return 0
-    if scale == "tiny":  # takes minutes; for real models the plan names the command
+    if scale == "tiny":  # takes minutes; for real models the plan prints the command instead
         _make_first(experiment.tiny.first, console)
     code = 0
     if switches["show"] == "true":
-        pass  # what is there already
+        pass  # show only the runs that exist
     elif experiment.audits:
         code = _audit(todo, folder, console)
     else:
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _keep(held: Mapping[str, Any], experiment: Experiment, folder: Path, also: str) -> Path:
-    """Write what was found into the folder, and into the file that ``json=`` names; return the last one."""
+    """Write the figures into the folder, and into the file given by ``json=``; return the last file."""
     files = [folder / f"{slug(experiment.name)}.json", *([Path(also)] if also else [])]
     for file in files:
         write_json(file, held)
@@ -137,7 +137,7 @@ def _train(
     switches: Mapping[str, str],
     json: str,
 ) -> int:
-    """Train the probes that are not there, and show their states beside each other; return the exit code."""
+    """Train the missing probes and show the states of all beside each other; return the exit code."""
     trainings = trained.trainings(todo, folder)
     console = open_console(quiet=trainings[0].config.quiet)
     for line in [*trained.plan_of(experiment, scale, trainings), *_notes(experiment.scale(scale))]:
@@ -158,9 +158,10 @@ def _train(
 def _fitting(
     experiment: Experiment, todo: Sequence[Job]
 ) -> tuple[list[Job], list[config.RunConfig], list[str]]:
-    """Return the jobs that can be built, their configurations, and the others' rows with the reason, a line each.
+    """Return the jobs that can be built, their configurations, and a line for each row that cannot, with the reason.
 
-    An experiment that leaves out what does not go together names nothing. Raises UserError if none can be built.
+    If the experiment expects some combinations not to fit (``fitting``), there are no such lines. Raises UserError
+    if no job can be built.
     """
     kept: list[tuple[Job, config.RunConfig]] = []
     lacking: dict[tuple[str, str], list[Job]] = {}
@@ -170,7 +171,7 @@ def _fitting(
         except UserError as error:
             lacking.setdefault((job.row, str(error)), []).append(job)
             if not kept and len(lacking) > len({why for _, why in lacking}):
-                break  # two rows for one reason: it is none of theirs
+                break  # two rows fail for one reason: it is not about the rows, so stop here
     if not kept:
         ways = [UserError(f"{those[0]}: {why}") for (_, why), those in lacking.items()]
         raise (ways or [UserError("only= names nothing of this experiment: plan=true shows all of it")])[0]  # fmt: skip
@@ -183,7 +184,7 @@ def _fitting(
 
 
 def _places(those: Sequence[Job]) -> str:
-    """Name one row's runs: the row, and how many there are of it."""
+    """Name the runs of one row: the row and their number, or the only run."""
     return f"{those[0].row} ({len(those)} runs)" if len(those) > 1 else str(those[0])
 
 
@@ -192,7 +193,7 @@ def _run(job: Job, command: str = "") -> Run:
 
 
 def sweep_jobs(experiment: Experiment, todo: Sequence[Job]) -> list[Run]:
-    """Return the jobs of a sweep: a run each, or for each block and column one whose arms are the rows."""
+    """Return the jobs of a sweep: one for each run, or one for each block and column with the rows as its arms."""
     if not experiment.arms:
         return [_run(job) for job in todo]
     grouped: dict[str, list[Run]] = {}
@@ -204,7 +205,7 @@ def sweep_jobs(experiment: Experiment, todo: Sequence[Job]) -> list[Run]:
 
 
 def record_arms(experiment: Experiment, scale: str, todo: Sequence[Job], folder: Path) -> Record:
-    """Return the figures of arms for a file: rows by block, of all problems that are solved so far."""
+    """Return the figures of arms for a file: rows by block, over all problems solved so far."""
     solved: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
     absent: dict[str, str] = {}
     signals: dict[tuple[str, str], dict[str, float | None]] = {}
@@ -235,10 +236,10 @@ def record_arms(experiment: Experiment, scale: str, todo: Sequence[Job], folder:
 
 
 def signal(folder: Path) -> dict[str, float | None]:
-    """Return what a rule's drafted steps say of it where their truth is known.
+    """Measure how well a rule tells right drafted steps from wrong ones, where it is known which are right.
 
-    AUROC: how often it scored a true step above a wrong one, of those that it has scored. Then which share of the
-    true ones it kept, and of the wrong ones.
+    AUROC is the chance that the rule scores a right step above a wrong one, over the steps that it scored. The other
+    two are the shares of right and of wrong steps that it kept.
     """
     run = read_run(folder)
     questions = {line["id"]: line.get("question") or "" for line in run.problem_lines()}
@@ -251,7 +252,7 @@ def signal(folder: Path) -> dict[str, float | None]:
 
 
 def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
-    """Run ``semspec.audit`` for each job that lacks its file; return 1 if one failed, else 0."""
+    """Run ``semspec.audit`` for each job without a result file; return 1 if one failed, else 0."""
     failed = 0
     for job in todo:
         file = folder / job.folder / AUDIT
@@ -269,7 +270,7 @@ def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
 
 
 def _audited(file: Path) -> dict[str, Any] | None:
-    """Return the figures of an audit, None if there are none."""
+    """Return an audit's figures, None if its file is missing."""
     try:
         found = foreign.read_object(file, way_out="it is no audit: remove it")
     except foreign.MissingFileError:
@@ -280,14 +281,14 @@ def _audited(file: Path) -> dict[str, Any] | None:
 
 
 def _make_first(commands: Sequence[str], console: Screen) -> None:
-    """Run the commands that make missing artifacts."""
+    """Run those of the commands whose ``out=`` is missing."""
     for command in commands:
         words = shlex.split(command)
         named = dict(word.lstrip("-").partition("=")[::2] for word in words[1:])
         made = named.get("out", "")
         if made and Path(made).exists():
             continue
-        # a command with folder= knows by itself what is done
+        # a command with folder= finds out by itself what is done
         made = made or named.get("folder", "")
         console.say(f"making {made}")
         shown = subprocess.DEVNULL if console.quiet else None
@@ -296,7 +297,7 @@ def _make_first(commands: Sequence[str], console: Screen) -> None:
 
 
 def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
-    """Return a job's configuration, typed and as it is recorded."""
+    """Return a job's configuration: typed, and as it is recorded."""
     try:
         return resolve(_run(job))
     except UserError as error:
@@ -304,7 +305,7 @@ def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
 
 
 def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Results:
-    """Collect the finished runs; the target's row holds the first run that it was part of."""
+    """Collect the finished runs; the target's row takes its figures from the first run that measured it."""
     found: Results = {}
     for job in todo:
         place = folder / job.folder
@@ -358,7 +359,7 @@ def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]
 def plan_of(
     experiment: Experiment, scale: str, todo: Sequence[Job], first: Sequence[str] = ()
 ) -> list[Text]:
-    """Show what will be run, what it costs, and what has to be done ``first``."""
+    """Describe what will be run, what it costs, and the commands to run ``first``."""
     setting = experiment.scale(scale)
     lines = [Text(experiment.title, "bold")]
     lines += [Text(f"first: {command}", "dim") for command in dict.fromkeys([*setting.first, *first])]  # fmt: skip
@@ -392,7 +393,7 @@ def _hours(known: Sequence[float | None]) -> str:
 
 
 def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType:
-    """Show the paper's table beside ours for each block, and other pairs beside the first."""
+    """Return the paper's table beside ours for each block; our other blocks follow the first one's."""
     setting = experiment.scale(scale)
     names = [*setting.rows, *(row for rows in experiment.figures.values() for row in rows)]
     rows = list(dict.fromkeys(names))
@@ -415,7 +416,7 @@ def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType
     parts += [measured(block) for block in others]
     parts += [Text(f"paper: {claim}", "dim") for claim in experiment.claims]
     sizes = {r["problems"] for b in found.values() for row in b.values() for r in row.values()}
-    if sizes and min(sizes) < 100 and not experiment.trains:  # whose cells have no intervals
+    if sizes and min(sizes) < 100 and not experiment.trains:  # trained probes have no intervals
         note = "problems a cell: small differences are chance, the file below has the intervals"
         parts.append(Text(f"note: {min(sizes)} {note}", "dim"))
     return Group(*parts)

@@ -1,7 +1,7 @@
 """``python -m semspec.train_probe``: train a semantic-probability probe, from data to artifact.
 
-Contexts, samples, clusters, training: see ``semspec.training.probes``. After a kill every stage resumes, and
-a folder's samples serve any number of trainings.
+The stages are contexts, samples, clusters and training: see ``semspec.training.probes``. Every stage resumes after a
+kill, and one folder of samples serves any number of trainings.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def show_help(console: Screen | None = None) -> None:
 
 
 def result_table(figures: dict[str, Any]) -> Table:
-    """Return a table of the test's figures and those of the baselines."""
+    """Return a table of test figures: the probe's and the baselines'."""
     table = table_of("held-out problems", "rows", "R2", "Spearman", "AUROC", "ECE")
 
     def row(label: str, f: dict[str, Any], style: str = "") -> None:

@@ -1,7 +1,7 @@
-"""Experiments whose jobs train probes, such as SemanticSpec's figure 2: the states of steps by semantic probability.
+"""Experiments whose jobs train probes, such as SemanticSpec's figure 2 (states of steps, by semantic probability).
 
-Each job is ``python -m semspec.train_probe`` in a folder of its own, or in the one that the recipe names; killed
-ones resume, and a finished one is left alone. The figure is one page with every probe's ``states.svg``.
+Each job runs ``python -m semspec.train_probe`` in its own folder, or in the one that the recipe names. A killed job
+resumes; a finished one is not run again. The result is one page with every probe's ``states.svg``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAGE = """<!doctype html>
 
 @dataclass(frozen=True)
 class Training:
-    """One probe of an experiment: its options, its folder, and the file that says it is done."""
+    """One probe of an experiment: its options, and the file that marks it as done."""
 
     job: Job
     arguments: tuple[str, ...]
@@ -51,14 +51,14 @@ class Training:
 
     @property
     def made(self) -> dict[str, Any] | None:
-        """What was measured; None where it is not finished, or was trained with other options."""
+        """What was measured; None if it is not finished or was trained with other options."""
         held = read_json(self.file)
         same = held is not None and held.get("arguments") == list(self.arguments)
         return held if same and self.states.exists() else None
 
 
 def trainings(todo: Sequence[Job], folder: Path) -> list[Training]:
-    """Return what is to be trained; raises UserError for options that do not fit, before any training."""
+    """Return the trainings of all jobs; raise UserError for options that do not fit, before any training."""
     found = []
     for job in todo:
         place = folder / job.folder
@@ -80,7 +80,7 @@ def _plans(listed: Sequence[Training]) -> list[Plan]:
 
 
 def plan_of(experiment: Experiment, scale: str, listed: Sequence[Training]) -> list[Text]:
-    """Show every training: its command, and at the real scale what it costs."""
+    """List every training: its command, and at the real scale its cost."""
     lines = [Text(experiment.title, "bold")]
     for one in listed:
         done = " (done)" if one.made else ""
@@ -92,19 +92,19 @@ def plan_of(experiment: Experiment, scale: str, listed: Sequence[Training]) -> l
 
 
 def command(one: Training) -> list[str]:
-    """Return the command line of one training, to be run by itself."""
+    """Return the command line that runs one training by itself."""
     return ["python", "-m", "semspec.train_probe", *one.arguments]
 
 
 def check(listed: Sequence[Training]) -> None:
-    """Raise UserError for the first training that could not begin here."""
+    """Raise UserError for the first unfinished training that could not start here."""
     for plan in _plans([one for one in listed if not one.made]):
         if plan.refused is not None:
             raise plan.refused
 
 
 def carry_out(listed: Sequence[Training], console: Screen) -> int:
-    """Train what is not finished; return 1 if one failed, else 0."""
+    """Run the unfinished trainings; return 1 if one failed, else 0."""
     from semspec.training.probes.pipeline import make  # slow: imports torch
 
     failed = 0
@@ -124,7 +124,7 @@ def carry_out(listed: Sequence[Training], console: Screen) -> int:
 
 
 def collect(listed: Sequence[Training]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the finished ones' figures by block, row and column."""
+    """Return the figures of finished trainings by block, row and column."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for one in listed:
         if (held := one.made) is None:
@@ -135,7 +135,7 @@ def collect(listed: Sequence[Training]) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def write_page(experiment: Experiment, listed: Sequence[Training], folder: Path) -> Path:
-    """Write the finished ones' plots beside each other into one page; return its file."""
+    """Write one page with the plots of all finished trainings; return its file."""
     figures = [
         f"<figure>{one.states.read_text(encoding='utf-8')}<figcaption>{escape(str(one.job))}</figcaption></figure>"
         for one in listed

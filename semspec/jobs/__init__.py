@@ -1,1 +1,1 @@
-"""Many runs, or one run in parts: experiments, sweeps, and the launchers that carry them out."""
+"""Many runs, or one run in parts: experiments, sweeps, and their launchers."""

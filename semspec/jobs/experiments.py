@@ -1,11 +1,11 @@
 """Experiments: what ``python -m semspec.run experiment=PAPER/TABLE`` or ``experiment=ours/NAME`` measures.
 
-An experiment is a file in ``conf/experiment/``: named lists of options for pairs of models
-(``blocks``), benchmarks (``columns``) and methods (``rows``), whose product are the jobs, and the
-figures that a paper gives. ``scale=real`` (the default) is the paper's setting; ``scale=tiny``
-the same comparison on the embedded pair. Every job is a run as any other, in a folder of its own:
-interleaved with the target alone, resumed where it was killed, left alone where it is finished.
-With ``arms: true`` the rows of a block are arms of one process: every problem is solved by all of them in turn.
+An experiment is a file in ``conf/experiment/``. It has named lists of options for pairs of models
+(``blocks``), benchmarks (``columns``) and methods (``rows``), whose combinations are the jobs, and the
+paper's figures. ``scale=real`` (the default) is the paper's setting, ``scale=tiny`` the same comparison
+on the embedded pair. Every job is an ordinary run in its own folder: interleaved with the target alone,
+resumed after a kill, not repeated once finished. With ``arms: true`` the rows of a block are arms of one
+process: each problem is solved by all of them in turn.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from semspec.results.reuse import LONGEST
 from semspec.storage.packaged import beside_package
 
 FOLDER = beside_package("conf") / "experiment"
-# what a paper (or a table of ours) gives a length for is drafted at that length, whatever it costs here
+# draft at the length that the table gives, whatever that costs here
 STEADY = "adaptive=false"
 SCALES = ("real", "tiny")
-METRICS = {  # of result.json, and how a table names it
+METRICS = {  # figures of result.json, and their names in tables
     "pass_at_1": "pass@1",
     "tokens_per_second": "tok/s",
     "latency": "s",
@@ -63,12 +63,12 @@ METRICS = {  # of result.json, and how a table names it
     **{f"reuse.lengths.{n}": f"{n}" for n in range(1, LONGEST)},
     f"reuse.lengths.{LONGEST}": f"{LONGEST} or more",
 }
-INSTEAD = {  # tables that are no comparison of runs
+INSTEAD = {  # tables that do not compare runs
     "adapld/table5": "it lists the benchmarks and their sizes, which adapld/table1 to table3 use",
     "adapld/table6": "it lists the layers, which the recipes of adapld use",
 }
 COMMANDS = ("run", "audit", "train_probe")
-OF_A_PROBE = {  # figures of a probe's held-out steps, and how a table names them
+OF_A_PROBE = {  # figures on a probe's held-out steps, and their names in tables
     "metrics.test.all.rows": "test steps",
     "metrics.test.all.spearman": "Spearman",
     "metrics.test.all.r2": "R2",
@@ -82,18 +82,19 @@ Cell = dict[str, float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """One setting of an experiment: what is run.
+    """What an experiment runs at one scale.
 
-    A block, column or row is a list of options, or has them as ``with`` beside names for placeholders. A block or
-    row can stand for all plugins of a kind, ``every: KIND`` with ``where`` (attributes of their classes) and ``but``
-    (names); those that have a name of their own in the list are left to it. A row can be ``only`` for some blocks.
+    A block, column or row is a list of options, or a mapping with the options under ``with`` and values for
+    placeholders. A block or row can stand for all plugins of a kind by ``every: KIND``, restricted by ``where``
+    (attributes of their classes) and ``but`` (names to leave out); plugins with an entry of their own are left out,
+    too. A row with ``only`` applies to those blocks only.
     """
 
     common: list[str] = field(default_factory=list)
     blocks: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Any] = field(default_factory=dict)
-    first: list[str] = field(default_factory=list)  # commands that make what it needs
+    first: list[str] = field(default_factory=list)  # commands that make the artifacts it needs
     notes: list[str] = field(default_factory=list)
 
 
@@ -106,47 +107,47 @@ class Experiment:
     metrics: list[str]
     real: Scale = field(default_factory=Scale)
     tiny: Scale = field(default_factory=Scale)
-    shown: list[str] = field(default_factory=list)  # of the metrics; none: all
-    target: str | None = None  # the row that is the target alone: taken from the other rows' runs
+    shown: list[str] = field(default_factory=list)  # the metrics to show; empty: all
+    target: str | None = None  # the row for the target alone, taken from the other rows' runs
     figures: dict[str, dict[str, list[list[float | None] | None]]] = field(default_factory=dict)
-    claims: list[str] = field(default_factory=list)  # the paper's words where it gives no numbers
+    claims: list[str] = field(default_factory=list)  # the paper's statements without numbers
     command: str = (
         "run"  # what a job is: solving, solving and measuring what was kept, or training a probe
     )
-    runs_of: str = ""  # another experiment whose runs these are: nothing is run twice
+    runs_of: str = ""  # another experiment whose runs are reused
     arms: bool = False  # the rows of a block take turns in one process
-    models: str = "the embedded pair"  # what the scale "tiny" runs on, for readers
-    fitting: bool = False  # leave out what does not go together
-    divergence: bool = False  # of arms: also measure how far kept tokens moved the next step
-    baseline: str = PLAIN  # of arms: what speed and quality are held against
-    rivals: dict[str, str] = field(default_factory=dict)  # what some arms are held against as well
-    floor: str = ""  # of arms: the one that keeps all drafts, from which others win back
+    models: str = "the embedded pair"  # the models of scale=tiny, in words
+    fitting: bool = False  # leave out combinations that do not fit, without a message
+    divergence: bool = False  # arms: also measure how far kept tokens moved the next step
+    baseline: str = PLAIN  # arms: the row to compare speed and quality with
+    rivals: dict[str, str] = field(default_factory=dict)  # arms also compared with another arm
+    floor: str = ""  # arms: the one that keeps all drafts; others recover part of its losses
 
     @property
     def audits(self) -> bool:
-        """True where a job is an audit, and no run of its own."""
+        """True if a job is an audit instead of a run."""
         return self.command == "audit"
 
     @property
     def trains(self) -> bool:
-        """True where a job trains a probe, and solves nothing."""
+        """True if a job trains a probe instead of solving problems."""
         return self.command == "train_probe"
 
     @property
     def table(self) -> list[str]:
-        """The metrics that are shown."""
+        """The metrics to show."""
         return self.shown or self.metrics
 
     @property
     def scales(self) -> list[str]:
-        """The names of the settings that it has."""
+        """The names of the scales that it has."""
         return [name for name in SCALES if self.scale(name).blocks]
 
     def scale(self, name: str) -> Scale:
         return {"real": self.real, "tiny": self.tiny}[name]
 
     def published(self, block: str, row: str) -> list[Cell]:
-        """Return the paper's figures, a cell for each of its columns."""
+        """Return the paper's figures, one cell per column; a missing speed-up is computed from latencies."""
         figures, columns = self.figures.get(block, {}), len(self.real.columns)
         given = figures.get(row) or [None] * columns
         cells = [dict(zip(self.metrics, values or [], strict=False)) for values in given]
@@ -168,7 +169,7 @@ class Job:
     row: str
     column: str
     options: tuple[str, ...]
-    hours: float | None  # of GPUs, from the paper's own times; None: nothing is known
+    hours: float | None  # GPU hours, from the paper's own times; None: unknown
 
     @property
     def folder(self) -> Path:
@@ -179,7 +180,7 @@ class Job:
 
 
 def available() -> dict[str, str]:
-    """Return all experiments, with their first comment line."""
+    """Return all experiments with the first comment line of their files."""
     found = {}
     for path in sorted(FOLDER.glob("*/*.yaml")):
         first = path.read_text(encoding="utf-8").splitlines()[0]
@@ -188,7 +189,7 @@ def available() -> dict[str, str]:
 
 
 def load(name: str) -> Experiment:
-    """Read the experiment of that name; raise UserError, naming the nearest one, where there is none."""
+    """Read the experiment of that name; raise UserError, suggesting the nearest name, if there is none."""
     known = available()
     if name in INSTEAD:
         raise UserError(f"experiment={name} is nothing to run as one: {INSTEAD[name]}")
@@ -199,7 +200,7 @@ def load(name: str) -> Experiment:
 
 
 def read(file: Path, name: str) -> Experiment:
-    """Read an experiment from its file; where it is ``like`` another one, the file says what differs."""
+    """Read an experiment from its file; with ``like`` the file lists only the differences from another one."""
     given = _raw(file)
     for scale in SCALES:
         given[scale] = _made(Scale, given.get(scale) or {}, f"{file}: {scale}")
@@ -228,7 +229,7 @@ def _raw(file: Path) -> dict[str, Any]:
 
 @cache
 def _parsed(file: Path, changed: int) -> Any:
-    """Parse a file once: it takes a tenth of a second, and others are ``like`` it."""
+    """Parse a file once, since parsing takes a tenth of a second and other files may be ``like`` it."""
     return OmegaConf.to_container(OmegaConf.load(file))
 
 
@@ -242,10 +243,10 @@ def _made(kind: Any, given: Mapping[str, Any], where: str) -> Any:
 def jobs(
     experiment: Experiment, scale: str, extra: Sequence[str] = (), only: Sequence[str] = ()
 ) -> Iterator[Job]:
-    """Yield what is to be run; ``extra`` options come last and win.
+    """Yield the jobs to run; ``extra`` options come last and win.
 
-    A row that has a number of problems of its own keeps it where fewer would not do. ``only``: parts of
-    the names of blocks and rows ("block/row").
+    If a row and ``extra`` both set ``problems=``, the smaller number is used. ``only`` selects jobs by parts of
+    "block/row".
     """
     setting = experiment.scale(scale)
     solves = not experiment.trains
@@ -279,14 +280,14 @@ def _wanted(block: str, row: str, method: Any, only: Sequence[str]) -> bool:
 
 
 def _fewest(own: Sequence[str], extra: Sequence[str]) -> list[str]:
-    """Return the number of problems of a row that has its own, and is asked for another one."""
+    """Return the smaller ``problems=`` if both the row and ``extra`` set it; [] otherwise."""
     counts = [[o for o in listed if o.startswith("problems=")][-1:] for listed in (own, extra)]
     both = [one for listed in counts for one in listed if one.partition("=")[2].isdecimal()]
     return [min(both, key=lambda o: int(o.partition("=")[2]))] if len(both) == 2 else []
 
 
 def _expanded(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return blocks or rows, with every plugin that one of them stands for by its name."""
+    """Return blocks or rows by name, with each ``every`` entry replaced by one entry per plugin."""
     found: dict[str, Any] = {}
     for name, part in parts.items():
         if not isinstance(part, Mapping) or "every" not in part:
@@ -301,7 +302,7 @@ def _expanded(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options(part: Any) -> list[str]:
-    """Return a list of options, or the ``with`` of a part that has names for placeholders, too."""
+    """Return a part's options: the list itself, or the list under ``with``."""
     return list(part.get("with", ())) if isinstance(part, Mapping) else list(part or ())
 
 
@@ -310,7 +311,7 @@ def _names(part: Any) -> dict[str, Any]:
 
 
 def _last_wins(options: Sequence[str], shorthands: bool) -> tuple[str, ...]:
-    """Return each option once, as it was given last; ``shorthands`` are written out before."""
+    """Return each option once, with its last value; ``shorthands``: expand shorthands first."""
     by_key: dict[str, str] = {}
     for option in expand_shorthands(options, auto=False) if shorthands else options:
         key = option.partition("=")[0]
@@ -322,9 +323,9 @@ def _last_wins(options: Sequence[str], shorthands: bool) -> tuple[str, ...]:
 def _hours(
     experiment: Experiment, block: str, row: str, column: int, options: Sequence[str], pair: Any
 ) -> float | None:
-    """Return GPU hours by the paper's seconds a problem, the target's own run included."""
+    """Return GPU hours by the paper's seconds per problem, including the target's own run."""
     alone = experiment.published(block, experiment.target or "")[column].get("latency")
-    seconds = _names(pair).get("seconds")  # of the target, for each column
+    seconds = _names(pair).get("seconds")  # the target's, for each column
     alone = alone or (seconds[column] if seconds else None)
     took = experiment.published(block, row)[column].get("latency") or alone
     if took is None:
@@ -336,19 +337,19 @@ def _hours(
 
 
 def slug(text: str, also: str = "") -> str:
-    """Return a name for a folder or file; ``also``: further characters that may stay."""
+    """Return a text as a name for a folder or file; ``also``: further characters to keep."""
     text = text.replace("+", "-plus")
     kept = "".join(c if (c.isascii() and c.isalnum()) or c in "-._" + also else "-" for c in text)
     return kept.strip("-.") or "x"
 
 
 def cell_of(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell:
-    """Return the figures of one mode of a finished run."""
+    """Return these metrics of a finished run's result."""
     return {metric: figure(result, metric) for metric in metrics}
 
 
 def figure(result: Mapping[str, Any], metric: str) -> float | None:
-    """Return one figure of a result; ``a.b`` is b within a, ``a.0`` the first of a."""
+    """Return one figure of a result; ``a.b`` is b within a, ``a.0`` the first item of a."""
     if metric == "calls":
         return ratio(result["target_passes"], answers_of(result))
     if metric == "draft_to_verify":
@@ -364,7 +365,7 @@ def figure(result: Mapping[str, Any], metric: str) -> float | None:
 
 
 def target_alone(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell:
-    """Return the plain target's figures in the same run; none where it was not run."""
+    """Return the figures of the target alone in the same run; {} if it was not run."""
     plain = result.get("plain")
     if not plain:
         return {}

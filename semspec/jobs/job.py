@@ -1,6 +1,6 @@
-"""A job: one run of several, or arms that take turns, or a shard of a command's work.
+"""A job: one of several runs, arms that take turns, or a shard of a command's work.
 
-Its configuration, its work in this process, and how it stands, which is read from its folder.
+This module resolves its configuration, does its work in this process, and reads its state from its folder.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from semspec.storage.lock import FolderInUseError, is_locked
 
 ERROR = "error.txt"
 ARM = "arm"  # the command of a run that is an arm of a job
-CHANGED = ("state", "error", "updated", "ended")  # in status.json, when a process is gone
+CHANGED = ("state", "error", "updated", "ended")  # of status.json, to rewrite if a process is gone
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of several."""
+    """One run, several arms, or one shard."""
 
     name: str  # its folder, within that of all jobs
     overrides: tuple[str, ...]
-    command: str = ""  # the module that does it: ``run_shard`` or ``do_arms``; else it is a run
-    stage: str = ""  # the last one that the shard does
-    arms: tuple[Job, ...] = ()  # runs that take turns in one process, each in a folder of its own
+    command: str = ""  # module with ``run_shard`` or ``do_arms``; "": an ordinary run
+    stage: str = ""  # the last stage that the shard does
+    arms: tuple[Job, ...] = ()  # runs that take turns in one process, each in its own folder
 
     @property
     def about(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Job:
 
 
 def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
-    """Return a job's configuration, typed and as it is recorded; raises UserError for a wrong one."""
+    """Return a job's configuration, typed and as it is recorded; raise UserError if it is wrong."""
     try:
         composed = compose(job.overrides)
         plain = OmegaConf.to_container(composed, resolve=True)
@@ -74,7 +74,7 @@ def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
 
 
 def foreign_files(job: Job, root: Path) -> str | None:
-    """Say why nothing may be written in a job's folders: somebody else's files are there."""
+    """Say why nothing may be written into a job's folders (files that are not ours), else None."""
     wrong = records.foreign_status if job.stage else records.foreign
     return next(filter(None, (wrong(root / run.name) for run in job.runs)), None)
 
@@ -82,14 +82,14 @@ def foreign_files(job: Job, root: Path) -> str | None:
 def work(
     job: Job, root: Path, console: Screen, leaving: Callable[[], bool] = lambda: False
 ) -> None:
-    """Run one job; a failure is recorded in its folder. ``leaving``: it will resume in another process."""
+    """Run one job and record a failure in its folder; ``leaving`` tells if it will resume in another process."""
     report, started, failed = root / job.name / ERROR, now(), ""
     if foreign_files(job, root):
-        return  # ``state_of`` says so: nothing is written there
+        return  # write nothing there; ``state_of`` reports it
     try:
         _do(job, root, console)
     except FolderInUseError:
-        return  # somebody else is at it
+        return  # another process is running it
     except UserError as error:
         failed = describe_error(error)
     except (Exception, SystemExit) as error:
@@ -118,12 +118,12 @@ def _do(job: Job, root: Path, console: Screen) -> None:
 def say(
     job: Job, root: Path, state: State, error: str, started: str | None = None, **more: Any
 ) -> None:
-    """Write the status of a job that cannot do so itself."""
+    """Write the status.json of a job that cannot do so itself."""
     folder = root / job.name
     entry = records.status(job.about | more, state, started or now(), error)
-    if started is None:  # the process is gone: the rest of its own entry stands
+    if started is None:  # the process is gone: keep the rest of its own entry
         entry |= {k: v for k, v in RunFolder(folder).status.items() if k not in CHANGED}
-    with contextlib.suppress(OSError):  # a full disk: the table says it all the same
+    with contextlib.suppress(OSError):  # a full disk: the final table shows the state anyway
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "status.json", entry)
 
@@ -149,13 +149,13 @@ def state_of(job: Job, root: Path) -> tuple[str, str]:
         return "finished", ""
     found = folder.status
     state = found.get("state", "waiting")
-    if state == "finished":  # with an earlier stage or fewer problems; or its result is gone
+    if state == "finished":  # an earlier stage or fewer problems; or the result is gone
         state = "waiting" if job.stage or folder.result is not None else "killed"
     return state, found.get("error") or ""
 
 
 def finish(job: Job, root: Path, console: Screen) -> None:
-    """Write what a job's finished runs lack that were killed before they had it: that they are finished, and a page."""
+    """Complete finished runs that were killed just before the end: write their status and report page."""
     for run in () if job.stage else job.runs:
         folder = RunFolder(root / run.name)
         if folder.result is not None and not is_locked(folder.path):
@@ -164,12 +164,12 @@ def finish(job: Job, root: Path, console: Screen) -> None:
 
 
 def _enough(job: Job, known: Mapping[str, Any]) -> bool:
-    """Return True where a run has as many problems as an arm is asked for; other runs cannot grow."""
+    """Return True if a run has as many problems as its job asks for; only arms can grow."""
     asked = [o.partition("=")[2] for o in job.overrides if o.startswith("problems=")]
     return job.command != ARM or not asked or not records.has_fewer(known, int(asked[-1]))
 
 
 def left_out(job: Job, root: Path) -> str:
-    """Return why an arm could not be had when it was last tried; empty where it could."""
+    """Return why an arm was left out at its last start; "" if it was not."""
     found = RunFolder(root / job.name).status
     return str(found["error"]) if found.get("left_out") else ""

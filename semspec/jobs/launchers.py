@@ -1,9 +1,9 @@
 """Run the jobs of a sweep in this process, or by submitit (here or on Slurm) or Ray.
 
-All of them are handed strings: the job as JSON, the sweep's folder, and where it was begun. How a job ended is read
-from its folder, so that one whose process was killed is a job like any other, and the rest go on.
-Hydra's own launchers of these names give a sweep up at the first process that was killed; of
-hydra-submitit-launcher only the options are used.
+Launchers pass only strings to a job: the job as JSON, the sweep's folder and the working directory. How a job ended is
+read from its folder, so a killed process is handled like any other end, and the other jobs go on. Hydra's own
+launchers of these names abandon a sweep at the first killed process; from hydra-submitit-launcher only the options
+are used.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ Ended = Callable[[Job], None]
 Options = Mapping[str, Any]
 Jobs = Sequence[Job]
 _SUBMITIT = ("submitit", "hydra_plugins", "hydra_plugins.hydra_submitit_launcher")
-PACKAGES: dict[str, tuple[str, ...]] = {  # what each launcher needs, a parent before its child
+PACKAGES: dict[str, tuple[str, ...]] = {  # modules that each launcher needs, parents first
     "basic": (),
     "submitit_local": _SUBMITIT,
     "submitit_slurm": _SUBMITIT,
     "ray": ("ray",),
 }
 A_YEAR = 365 * 24 * 60  # minutes
-LOOK = 0.2  # seconds between looks at processes
-POLL = 10  # seconds between questions to Slurm, at most
+LOOK = 0.2  # seconds between checks of processes
+POLL = 10  # seconds between queries to Slurm, at most
 
 
 @dataclass
 class RayOptions:
     """``hydra.launcher.*`` with ``hydra/launcher=ray``."""
 
-    address: str | None = None  # of a cluster; none: one on this machine, for this sweep
-    num_cpus: float = 1  # of one job: this many jobs run at a time as fit
+    address: str | None = None  # a cluster's; None: start one on this machine for this sweep
+    num_cpus: float = 1  # per job; as many jobs run at a time as fit
     num_gpus: float = 0
-    _target_: str = "ray"  # for Hydra's eyes; nothing is made of it
+    _target_: str = "ray"  # Hydra requires it; it is never instantiated
 
 
 def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return the launcher that ``hydra/launcher=`` names, installed and with known options, and these."""
+    """Return the launcher given by ``hydra/launcher=`` and its options; raise UserError if it is not usable."""
     known = ("hydra/launcher=", "hydra.launcher.", "hydra.sweeper.max_batch_size=")
     for option in given:
         if not option.startswith(known):
@@ -86,14 +86,14 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
     ours = ("_target_", "submitit_folder", "name")
     options = {str(k): value for k, value in found.items() if k not in ours}
     if name == "submitit_local" and not any("timeout_min=" in option for option in given):
-        options["timeout_min"] = A_YEAR  # its hour is for clusters; here nobody waits for the place
+        options["timeout_min"] = A_YEAR  # the default of an hour is for shared clusters
     return name, options | {"at_a_time": composed.hydra.sweeper.max_batch_size}
 
 
 def launch(
     name: str, options: Options, jobs: Jobs, root: Path, console: Screen, ended: Ended
 ) -> None:
-    """Run the jobs; ``ended`` is called for each as soon as it is over, however it ended."""
+    """Run the jobs; call ``ended`` for each as soon as it is over, however it ended."""
     if name == "basic":
         for job in jobs:
             work(job, root, console)
@@ -105,25 +105,25 @@ def launch(
 
 
 def remote(job: str, root: str, where: str, leaving: Callable[[], bool] = lambda: False) -> None:
-    """Run a job in its own process, perhaps on another machine: the arguments are all it has."""
+    """Run a job in its own process, perhaps on another machine, given only these arguments."""
     os.chdir(where)  # paths in options may be relative
     work(Job.from_json(job), Path(root), Screen(quiet=True), leaving)
 
 
 class Remote:
-    """``remote`` for submitit, which sends it once more where Slurm takes the node away."""
+    """``remote`` for submitit, which submits it again if Slurm takes the node away."""
 
     leaving = False
 
     def __call__(self, job: str, root: str, where: str) -> None:
-        self.leaving = False  # of the start before
+        self.leaving = False  # reset after an earlier start
         remote(job, root, where, lambda: self.leaving)
 
     def checkpoint(self, *arguments: Any) -> Any:
         import submitit
 
-        self.leaving = True  # submitit's handler of the signal calls sys.exit next
-        return submitit.helpers.DelayedSubmission(self, *arguments)  # goes on in its folder
+        self.leaving = True  # submitit's signal handler calls sys.exit next
+        return submitit.helpers.DelayedSubmission(self, *arguments)  # resumes in its folder
 
 
 def _arguments(job: Job, root: Path) -> tuple[str, str, str]:
@@ -131,7 +131,7 @@ def _arguments(job: Job, root: Path) -> tuple[str, str, str]:
 
 
 def _over(job: Job, root: Path, why: str, ended: Ended) -> None:
-    """Record the end of a job's process if the job could not."""
+    """Record the end of a job's process if the job could not do so itself."""
     for run in job.runs:
         if not is_locked(root / run.name) and state_of(run, root)[0] in ("waiting", "killed"):
             say(run, root, "killed", why)
@@ -158,7 +158,7 @@ def _submitit(cluster: str, options: Options, jobs: Jobs, root: Path, ended: End
     running: dict[Any, Job]
     if cluster == "slurm":
         submitit.SlurmJob.watcher = _queue()
-    if cluster == "local":  # Slurm has a queue of its own
+    if cluster == "local":  # limit the jobs here; Slurm has its own queue
         at_a_time = at_a_time or max(1, (os.cpu_count() or 1) // (options["cpus_per_task"] or 1))
         waiting, running = list(jobs), {}
     else:
@@ -184,21 +184,24 @@ def _submitit(cluster: str, options: Options, jobs: Jobs, root: Path, ended: End
         raise
 
 
-ENDED = frozenset(  # of Slurm's states; every other one may go on, submitit's own list is shorter
+ENDED = frozenset(  # Slurm's final states (submitit's own list is shorter); all others may go on
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()
 )
 
 
 def queued(listed: str, asked: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Read the jobs' states from squeue's lines (``job|state``): a job that it has forgotten is over."""
+    """Read the jobs' states from squeue's lines (``job|state``); a job that it no longer lists is over."""
     states = dict(line.strip().split("|") for line in listed.splitlines() if "|" in line)
     states = {job: s if s in ENDED else "RUNNING" for job, s in states.items()}
     return {job: {"JobID": job, "State": states.get(job, "GONE")} for job in asked}
 
 
 def _queue() -> Any:
-    """Slurm's queue as submitit's watcher: unlike sacct it needs no accounting, which not every cluster
-    has, and without which a killed job would be waited for for ever."""
+    """Return a submitit watcher that reads squeue.
+
+    Unlike sacct, squeue needs no accounting. Without accounting, which some clusters lack, sacct never reports
+    a killed job as over, and submitit would wait forever.
+    """
     from submitit.slurm.slurm import SlurmInfoWatcher
 
     class Queue(SlurmInfoWatcher):
@@ -217,7 +220,7 @@ def _queue() -> Any:
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """For processes that are started here: submitit's own would print a traceback each at Ctrl-C."""
+    """Redirect the stderr of processes started in the block: submitit's print a traceback each at Ctrl-C."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     kept = os.dup(2)
@@ -235,7 +238,7 @@ def _why(sent: Any) -> str:
 
 
 def _settle(running: Mapping[Any, Job], over: Callable[[Any], bool], patience: float = 30) -> None:
-    """Wait until jobs that were asked to stop have stopped."""
+    """Wait up to ``patience`` seconds until jobs that were asked to stop have stopped."""
     until = time.monotonic() + patience
     while time.monotonic() < until and not all(over(sent) for sent in running):
         time.sleep(LOOK)
@@ -244,7 +247,7 @@ def _settle(running: Mapping[Any, Job], over: Callable[[Any], bool], patience: f
 def _ray(options: Options, jobs: Jobs, root: Path, ended: Ended) -> None:
     with _cluster(options["address"]) as ray:
         share = {name: options[name] for name in ("num_cpus", "num_gpus")}
-        # a job that was killed is not tried again unasked: the same command does that
+        # do not retry a killed job automatically: the user repeats the command for that
         task = ray.remote(max_retries=0, **share)(remote)
         waiting, at_a_time = list(jobs), options.get("at_a_time") or len(jobs)
         running: dict[Any, Job] = {}
@@ -263,10 +266,10 @@ def _ray(options: Options, jobs: Jobs, root: Path, ended: Ended) -> None:
 
 @contextmanager
 def _cluster(address: str | None) -> Iterator[Any]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
-    # jobs are the work itself, not something in its background
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
+    # jobs are the main work, so run them at normal priority
     os.environ.setdefault("RAY_worker_niceness", "0")
-    # without it Ray hides all GPUs from jobs that ask for none, and warns that it will not for long
+    # otherwise Ray hides all GPUs from jobs that request none, and warns that this will change
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
@@ -275,4 +278,4 @@ def _cluster(address: str | None) -> Iterator[Any]:
     try:
         yield ray
     finally:
-        ray.shutdown()  # also ends what still runs, after Ctrl-C
+        ray.shutdown()  # after Ctrl-C this also stops running jobs

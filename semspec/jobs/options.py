@@ -1,4 +1,4 @@
-"""Typed options of the commands that Hydra does not compose: a dataclass, read from ``name=value`` arguments."""
+"""Typed options of commands that do not use Hydra: a dataclass, read from ``name=value`` arguments."""
 
 from __future__ import annotations
 
@@ -25,22 +25,21 @@ def option(
     give: str = "",
     shown: str | None = None,
 ) -> Any:
-    """Declare a dataclass field as an option; without a default it has to be given.
+    """Declare a dataclass field as an option; without a default it is required.
 
-    ``text`` is its line of help, ``give`` what an error asks for, if the type and the limits do not say it well; ``shown`` stands in
-    the help in place of the default.
+    ``text`` is its line of help, ``give`` what an error asks for (by default derived from type and limits);
+    ``shown`` replaces the default in the help.
     """
     rules = {"choices": choices, "least": least, "most": most, "give": give}
     return field(default=default, metadata=rules | {"text": text, "shown": shown})
 
 
 def names(options: type[Any]) -> list[str]:
-    """Return the names of the options."""
     return [f.name for f in fields(options)]
 
 
 def pairs(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the values by name, the last one of a name; UserError for what is not ``name=value``."""
+    """Return the values by name, the last one if repeated; raise UserError for anything but ``name=value``."""
     for argument in arguments:
         if "=" not in argument:
             raise UserError(f"'{argument}' is not an option: options are written name=value")
@@ -48,19 +47,19 @@ def pairs(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def take(arguments: Sequence[str], known: Collection[str]) -> tuple[dict[str, str], list[str]]:
-    """Split the options with known names off the other arguments."""
+    """Separate the options with known names from the other arguments."""
     own = [a for a in arguments if "=" in a and a.partition("=")[0] in known]
     return pairs(own), [a for a in arguments if a not in own]
 
 
 def split_hydra(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split Hydra's own options off the other arguments."""
+    """Separate Hydra's own options from the other arguments."""
     own = [a for a in arguments if a.startswith(("hydra.", "hydra/"))]
     return own, [a for a in arguments if a not in own]
 
 
 def strings(arguments: Sequence[str], known: Sequence[str], command: str) -> dict[str, str]:
-    """Return the values by name; raises UserError for an unknown one. ``command`` is the module that is run."""
+    """Return the values by name; raise UserError, naming the module ``command``, for an unknown option."""
     given = pairs(arguments)
     for name in given:
         if name not in known:
@@ -71,13 +70,13 @@ def strings(arguments: Sequence[str], known: Sequence[str], command: str) -> dic
 
 
 def read(options: type[T], arguments: Sequence[str], command: str) -> T:
-    """Return a command's options; UserError for an unknown or missing one, and for a wrong value."""
+    """Return a command's options; raise UserError for an unknown or missing one or a wrong value."""
     strings(arguments, names(options), command)
     return read_known(options, arguments, command)[0]
 
 
 def read_known(options: type[T], arguments: Sequence[str], command: str) -> tuple[T, list[str]]:
-    """Return a command's own options as ``read`` does, and the other arguments, for another parser."""
+    """Return a command's own options, and the other arguments for another parser; raise UserError as ``read``."""
     given, rest = take(arguments, names(options))
     types, values = get_type_hints(options), dict[str, Any]()
     for one in fields(options):  # type: ignore[arg-type]
@@ -114,13 +113,13 @@ def _value(name: str, text: str, kind: Any, rules: Mapping[str, Any]) -> Any:
 
 
 def described(options: type[Any], others: Mapping[str, str] | None = None) -> str:
-    """Return a line of help for every option, after those for ``others`` (``name=default`` -> text)."""
+    """Return the help for all options, first those in ``others`` (``name=default`` -> text)."""
     rows = dict(others or {})
     for one in fields(options):
         shown = one.metadata["shown"]
         if shown is None:
             shown = "" if one.default is MISSING else str(one.default)
-            shown = "true" if one.default is False else shown  # what one gives to switch it on
+            shown = "true" if one.default is False else shown  # the value that switches it on
         rows[f"{one.name}={shown}"] = one.metadata["text"]
     column = min(28, max(map(len, rows))) + 2
     wrap = textwrap.TextWrapper(WIDTH, subsequent_indent=" " * (column + 2), break_on_hyphens=False)

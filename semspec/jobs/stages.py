@@ -1,15 +1,15 @@
-"""Staged jobs: a command's model work, done in stages, by one process or in shards, and resumed after a kill.
+"""Staged jobs: a command's model work in stages, by one process or in shards, resumed after a kill.
 
-``part=2/4`` runs one shard in its own process; ``-m part=1/4,2/4,...`` has a launcher run several. A stage
-ends in a barrier: no shard begins the next one before all have done it.
+``part=2/4`` runs one shard in its own process; ``-m part=1/4,2/4,...`` lets a launcher run several. A stage
+ends in a barrier: no shard starts the next stage before all have done this one.
 
-    FOLDER/config.json, .lock    the options, which a later start has to share
+    FOLDER/config.json, .lock    the options, which must be the same at a later start
     FOLDER/part-2-of-4/          the same for a shard, and
-        status.json              as of a sweep's job: running, finished, failed or killed
+        status.json              as for a sweep's job: running, finished, failed or killed
         result.json              the stages that the shard has done, and their figures
 
-Shards divide the groups in which one process would work: the content of a group does not depend on who makes it,
-and its file goes where one process would write it, so that all shards together leave what one process leaves.
+Shards share out the groups in which one process would work. A group's content does not depend on the process that makes
+it, and its file goes where a single process would write it, so all shards together leave the same files as one process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NAMED = re.compile(r"part-(\d+)-of-(\d+)")
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Make the folder and lock it; FolderInUseError if another process holds it."""
+    """Create the folder and lock it; raise FolderInUseError if another process holds it."""
     with os_errors_as_user_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(folder)
@@ -56,7 +56,7 @@ def hold(folder: Path) -> Iterator[None]:
 
 
 def stored_options(folder: Path, needed: Sequence[str]) -> dict[str, Any] | None:
-    """Return the options that an earlier start kept; UserError if some ``needed`` lack: another command's."""
+    """Return an earlier start's options, or None; raise UserError if ``needed`` ones are missing (another command's file)."""
     file = folder / "config.json"
     stored = read_json(file)
     if file.exists() and not (isinstance(stored, dict) and set(needed) <= set(stored)):
@@ -73,8 +73,8 @@ def keep_options(
 ) -> None:
     """Write the options to config.json, or compare them with those of an earlier start.
 
-    ``defaults`` are of options that the folder does not know because they are newer. Raises UserError if an
-    option differs and is not in ``may_change``.
+    ``defaults`` are values for options newer than the folder. Raises UserError if an option differs and is not in
+    ``may_change``.
     """
     if stored is None:
         write_json(folder / "config.json", options)
@@ -87,7 +87,7 @@ def keep_options(
 
 @dataclass(frozen=True, order=True, slots=True)
 class Shard:
-    """One share of several, as ``part=`` names it."""
+    """One share of a command's work, as given by ``part=``."""
 
     number: int  # from 1
     of: int
@@ -100,18 +100,18 @@ class Shard:
         return f"part-{self.number}-of-{self.of}"
 
     def has(self, group: int) -> bool:
-        """Say if a group is in this shard: every ``of``-th one is."""
+        """Return True if a group is in this shard: every ``of``-th one is."""
         return group % self.of == self.number - 1
 
     def all(self) -> list[Shard]:
-        """Return this shard and those beside it."""
+        """Return all shards of this division."""
         return [Shard(number, self.of) for number in range(1, self.of + 1)]
 
     def folder(self, root: Path) -> Path:
         return root / self.name
 
     def done(self, root: Path) -> dict[str, dict[str, Any]]:
-        """Return the figures of every stage that this shard has done."""
+        """Return the figures of the stages that this shard has done."""
         known = read_json(self.folder(root) / "result.json")
         return dict(known["done"]) if isinstance(known, dict) and "done" in known else {}
 
@@ -122,7 +122,10 @@ class Shard:
 
     @contextmanager
     def hold(self, root: Path, about: Mapping[str, Any]) -> Iterator[Path]:
-        """Make and lock the shard's folder (UserError: somebody else's); its status.json says how the block ended."""
+        """Create and lock the shard's folder, and record in status.json how the block ends.
+
+        Raises UserError if the folder is not ours.
+        """
         folder, since = self.folder(root), now()
         if wrong := foreign_status(folder):
             raise UserError(wrong.replace("hydra.run.dir", "folder="))
@@ -138,7 +141,7 @@ class Shard:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[Shard], bool, list[str]]:
-    """Return the shards that ``part=`` names, if ``-m`` is there (needed for several), and the other arguments."""
+    """Return the shards given by ``part=``, whether ``-m`` is given (required for several), and the other arguments."""
     multirun = bool(MULTIRUN & set(arguments))
     given, rest = take([a for a in arguments if a not in MULTIRUN], ("part",))
     shards = _read(given["part"]) if given else []
@@ -170,7 +173,7 @@ def _read(text: str) -> list[Shard]:
 
 
 def started(root: Path) -> list[Shard]:
-    """Return the shards that have a folder; UserError if it was divided in two ways."""
+    """Return the shards that have a folder; raise UserError if these are of two divisions."""
     if not root.is_dir():
         return []
     named = [_NAMED.fullmatch(f.name) for f in root.iterdir() if (f / "config.json").exists()]
@@ -181,7 +184,7 @@ def started(root: Path) -> list[Shard]:
 
 
 def check_division(shard: Shard, root: Path) -> None:
-    """Raise UserError if the folder is divided differently, or one process has begun it as a whole."""
+    """Raise UserError if the folder is divided differently, or was begun without shards."""
     known = started(root)
     if known and (of := known[0].of) != shard.of:
         way = f"in parts of {of}: go on with part=1/{of} and so on, or give"
@@ -192,12 +195,12 @@ def check_division(shard: Shard, root: Path) -> None:
 
 
 def lacking(shards: Sequence[Shard], root: Path, stage: str) -> list[Shard]:
-    """Return those of all shards, not only of these, that have not done a stage."""
+    """Return the shards of the whole division, not only of ``shards``, that have not done a stage."""
     return [shard for shard in shards[0].all() if stage not in shard.done(root)]
 
 
 def check_barrier(shards: Sequence[Shard], root: Path, stage: str) -> None:
-    """Raise UserError, naming those that lack it, unless all shards have done a stage."""
+    """Raise UserError, naming the missing shards, unless all of the division have done a stage."""
     if absent := lacking(shards, root, stage):
         named = ",".join(map(str, absent[:8])) + (",..." if len(absent) > 8 else "")
         raise UserError(
@@ -211,14 +214,14 @@ class StagedWork(Protocol):
 
     folder: Path
     quiet: bool
-    product: str  # made of all shards' work by the same command without part=
+    product: str  # says what the same command without part= makes from the shards' work
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages, each of which ends in a barrier; UserError if there is nothing to divide."""
+        """The stages, each ending in a barrier; raises UserError if there is nothing to divide."""
 
     def keep_options(self, folder: Path) -> None:
-        """Write or compare the options, as ``keep_options`` of this module does."""
+        """Write or compare the options, as this module's ``keep_options`` does."""
 
     def run(self, shard: Shard, stage: str, steps: Steps) -> Mapping[str, Any]:
         """Do a shard's share of a stage; return its figures."""
@@ -227,11 +230,11 @@ class StagedWork(Protocol):
         """Free the models."""
 
 
-WorkOf = Callable[[Sequence[str]], StagedWork]  # of a command's arguments
+WorkOf = Callable[[Sequence[str]], StagedWork]  # from a command's arguments
 
 
 def compare_shards(work: StagedWork) -> list[Shard]:
-    """Return the shards that have a folder; raises UserError if one has other options than the work."""
+    """Return the shards that have a folder; raise UserError if one was begun with other options."""
     found = started(work.folder)
     for shard in found:
         work.keep_options(shard.folder(work.folder))
@@ -241,7 +244,7 @@ def compare_shards(work: StagedWork) -> list[Shard]:
 def run_shard(
     work: StagedWork, shard: Shard, until: str, about: Mapping[str, Any], steps: Steps
 ) -> None:
-    """Run one shard's share of the stages up to ``until``; stop early at a barrier that others lack."""
+    """Run one shard's share of the stages up to ``until``; return early at a barrier that others have not reached."""
     root, stages = work.folder, work.stages[: work.stages.index(until) + 1]
     check_division(shard, root)
     compare_shards(work)
@@ -271,7 +274,10 @@ def run_job(work_of: WorkOf, job: Job, console: Screen) -> None:
 
 
 def run_in_shards(command: str, work_of: WorkOf, arguments: Sequence[str]) -> bool:
-    """Run what ``part=`` asks for, by ``run_shard`` of the module ``command``; False for no ``part=``."""
+    """Run the shards given by ``part=``, if any; return False without ``part=``.
+
+    A launcher calls ``run_shard`` of the module ``command``.
+    """
     shards, multirun, rest = split(arguments)
     if multirun:
         sys.exit(_launch(command, work_of, shards, rest))
@@ -283,7 +289,7 @@ def run_in_shards(command: str, work_of: WorkOf, arguments: Sequence[str]) -> bo
 def _launch(
     command: str, work_of: WorkOf, shards: Sequence[Shard], arguments: Sequence[str]
 ) -> int:
-    """Have a launcher run all these shards, stage by stage; the exit code."""
+    """Let a launcher run these shards, stage by stage; return the exit code."""
     own, hydra_options = split_launcher(arguments)
     work = work_of(own)
     launcher, options = options_of(hydra_options)
@@ -305,11 +311,11 @@ def _launch(
 
 
 def split_launcher(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split a command's own options, one value each, from those of the launcher."""
+    """Separate a command's own options, one value each, from the launcher's."""
     hydra_options, own = split_hydra(arguments)
     for argument in own:
         several = False
-        with suppress(hydra.errors.HydraException):  # the command's parser says what is wrong
+        with suppress(hydra.errors.HydraException):  # the command's parser will report it
             several = parse([argument])[0].is_sweep_override()
         if several:
             raise UserError(

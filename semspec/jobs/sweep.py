@@ -1,13 +1,13 @@
-"""``python -m semspec.run -m option=a,b ...``: every combination a run of its own, in a folder with a stable name.
+"""``python -m semspec.run -m option=a,b ...``: run every combination in its own folder with a stable name.
 
     runs/sweep_split=paragraph,sentence/     from the options, or sweep=DIR
-        sweep.json                           the jobs, in their order, and averages over seeds
+        sweep.json                           the jobs in order, and averages over seeds
         split=paragraph/                     a run's folder (see ``semspec.results.records``)
             status.json                      running, finished, failed or killed, and why
-            error.txt                        the traceback, where the fault is ours
+            error.txt                        the traceback, if the fault is ours
 
-The same command finds the same folders: it leaves finished jobs alone, goes on with half-done ones and
-begins failed ones again. What a job is named after is the options that vary, never their number.
+The same command finds the same folders: it skips finished jobs, resumes unfinished ones and starts failed ones again.
+A job is named after the options that vary, not after its number.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import is_locked
 from semspec.storage.screen import complain, visible
 
-LONGEST = 100  # characters of a name: file systems allow 255 bytes, readers less
+LONGEST = 100  # characters of a name: file systems allow 255 bytes, but people read less
 
 
 def name_of(overrides: Sequence[str]) -> str:
-    """Name a folder after options; a name that is changed or cut gets a digest, to be unique."""
+    """Name a folder after options; a name that is altered or shortened gets a digest, to be unique."""
     text = without_passwords(",".join(overrides))
     kept = slug(text, also="=,")
     if kept == text and len(kept) <= LONGEST:
@@ -60,9 +60,9 @@ def name_of(overrides: Sequence[str]) -> str:
 
 
 def plan(overrides: Sequence[str]) -> list[Job]:
-    """Return a job for every combination, the last option varying fastest, without repetitions.
+    """Return a job for each distinct combination, the last option varying fastest.
 
-    Each has what is recommended for its own target.
+    Each job gets the options that are recommended for its own target.
     """
     choices: dict[str, list[str]] = {}
     for override in parse(overrides):
@@ -71,7 +71,7 @@ def plan(overrides: Sequence[str]) -> list[Job]:
             values = list(override.sweep_string_iterator())
         else:
             values = [override.get_value_element_as_str()]
-        choices.pop(key, None)  # the last one wins, as everywhere
+        choices.pop(key, None)  # the last value wins, as everywhere
         choices[key] = list(dict.fromkeys(f"{key}={value}" for value in values))
     varying = {key for key, values in choices.items() if len(values) > 1}
     jobs, read = [], cache(read_generation_config)
@@ -88,9 +88,9 @@ def _called(options: Sequence[str]) -> str:
 
 
 def with_nested_drafts(jobs: Sequence[Job], root: Path) -> tuple[list[Job], str]:
-    """Give each job the nested drafts that it would have as a run of its own, and say which have got them.
+    """Give each job the nested drafts that it would choose as a single run; return the jobs and a line about that.
 
-    What is chosen is in no job's name. A folder that was begun without them goes on without them.
+    The choice does not appear in a job's name. A folder begun without nested drafts goes on without them.
     """
     whole, chosen = list[Job](), list[Choice]()
     for job in jobs:
@@ -111,7 +111,7 @@ def carry_out(
     launcher: str = "basic",
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Run the jobs that are not finished; UserError, before any work, if a folder holds something else."""
+    """Run the unfinished jobs; raise UserError before any work if a folder holds something else."""
     runs = [run for job in jobs for run in job.runs]
     for run in runs:
         _check(run, root)
@@ -135,7 +135,7 @@ def carry_out(
             continue
         todo.append(job)
         for run in () if foreign_files(job, root) else job.runs:
-            if state_of(run, root)[0] != "finished":  # its status is of an earlier start
+            if state_of(run, root)[0] != "finished":  # its status is from an earlier start
                 (root / run.name / "status.json").unlink(missing_ok=True)
     if todo:
         launch(launcher, options or {}, todo, root, console, tell)
@@ -149,7 +149,7 @@ def _check(job: Job, root: Path) -> None:
     try:
         made, resolved = resolve(job)
     except UserError:
-        return  # it will fail, and say why
+        return  # the job itself will fail with the reason
     may_change = (*free(made), *(("problems",) if job.command == ARM else ()))
     if changed := difference(known, recorded(made, resolved), may_change):
         raise UserError(
@@ -159,7 +159,7 @@ def _check(job: Job, root: Path) -> None:
 
 
 def headline(job: Job, root: Path) -> str:
-    """Return one line about a job."""
+    """Return one line on a job's state or result."""
     state, error = state_of(job, root)
     if state != "finished":
         return f"{state}: {error}" if error else state
@@ -176,7 +176,7 @@ def headline(job: Job, root: Path) -> str:
 
 COLUMNS = ("job", "state", "pass@1 [95 %]", "speed-up [95 %]", "tok/s", "s", "accepted [95 %]")
 STYLES = {"failed": "red", "killed": "red", "running": "cyan", "waiting": "dim"}
-AVERAGE = "average"  # in the place of a job's state
+AVERAGE = "average"  # shown instead of a job's state
 
 
 def row_of(job: Job, root: Path) -> tuple[str, ...]:
@@ -212,7 +212,7 @@ def over_seeds(jobs: Sequence[Job], root: Path) -> list[Average]:
 def show(
     jobs: Sequence[Job], root: Path, console: Screen, averaged: Sequence[Average] = ()
 ) -> None:
-    """Print a table of all jobs and averages; if the output is no terminal, lines with tabs for other tools."""
+    """Print a table of all jobs and averages; if the output is not a terminal, tab-separated lines."""
     if console.quiet:
         return
     rows = [row_of(job, root) for job in jobs]
@@ -220,7 +220,7 @@ def show(
     if not console.is_terminal:
         for row in (COLUMNS, *rows):
             cells = (visible(cell, newline=" ") for cell in row)
-            console.file.write("\t".join(cells) + "\n")  # rich would make spaces of the tabs
+            console.file.write("\t".join(cells) + "\n")  # rich would turn the tabs into spaces
         return
     table = table_of(*COLUMNS, words=2)
     for column in table.columns:
@@ -232,7 +232,7 @@ def show(
 
 
 def main(overrides: Sequence[str]) -> int:
-    """Run a sweep, whose options have been checked, from the command line; return the exit code."""
+    """Run a sweep from the command line, whose options are checked already; return the exit code."""
     given, rest = take(overrides, ("sweep", "hydra.sweep.dir"))
     for name, folder in given.items():
         if not folder.strip():
@@ -256,7 +256,7 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def _quiet(jobs: Sequence[Job]) -> bool:
-    """Return ``quiet=`` of the first job that can be composed."""
+    """Return ``quiet=`` of the first job whose configuration is valid."""
     for job in jobs:
         with contextlib.suppress(UserError):
             return resolve(job)[0].quiet
@@ -264,7 +264,7 @@ def _quiet(jobs: Sequence[Job]) -> bool:
 
 
 def ended(jobs: Sequence[Job], root: Path) -> int:
-    """Return the exit code of several jobs; name those that are not finished on standard error."""
+    """Return the exit code of several jobs; list the unfinished ones on standard error."""
     states = {job.name: state_of(job, root)[0] for job in jobs}
     bad = [f"{name} ({state})" for name, state in states.items() if state != "finished"]
     if bad:

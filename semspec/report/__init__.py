@@ -1,1 +1,1 @@
-"""Reports of runs and sweeps: one HTML file each, nothing fetched, readable without JavaScript."""
+"""Reports of runs and sweeps: one HTML file each, which fetches nothing and is readable without JavaScript."""

@@ -1,4 +1,4 @@
-"""``python -m semspec.report``: write a run or a sweep as one HTML file, also while it still runs."""
+"""``python -m semspec.report``: write one HTML file about a run or a sweep, finished or still running."""
 
 from semspec.cli.report import main
 

@@ -1,4 +1,4 @@
-"""Tables of arms: a row for each, with intervals; for a terminal and as Markdown."""
+"""Tables of arms, one row each, with intervals; for a terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Column = tuple[str, Callable[[Row], str]]
 
 
 def _figure(name: str, form: str = ".2f", scale: float = 1, unit: str = "") -> Callable[[Row], str]:
-    """Return how a figure is written, where there is one."""
+    """Return a function that formats a figure; "" if it is None."""
     return lambda row: "" if row[name] is None else format(scale * row[name], form) + unit
 
 
 def _interval(name: str, form: str, scale: float = 1, unit: str = "") -> Callable[[Row], str]:
-    """Return how a figure is written with its interval: ``0.98 [0.97, 0.99]``."""
+    """Return a function that formats a figure with its interval: ``0.98 [0.97, 0.99]``."""
 
     def written(row: Row) -> str:
         value, interval = _figure(name, form, scale, unit)(row), row.get(f"{name}_interval")
-        if not value or interval is None:  # of one problem
+        if not value or interval is None:  # one problem has no interval
             return value
         low, high = (format(scale * end, form) for end in interval)
         return f"{value} [{low}, {high}]"
@@ -42,7 +42,7 @@ def _over(row: Row) -> str:
 
 
 def _reuse(part: str) -> Callable[[Row], str]:
-    """Return how a figure of ``reuse.figures`` is written, or the shares of a part of it."""
+    """Return a function that formats a part of ``reuse.figures``: one figure, or several shares."""
 
     def written(row: Row) -> str:
         found = (row["reuse"] or {}).get(part)
@@ -54,7 +54,7 @@ def _reuse(part: str) -> Callable[[Row], str]:
 
 
 def _sides(row: Row) -> str:
-    """Return the shares of kept tokens by the side of the bound, and of those that are rare."""
+    """Return the shares of kept tokens by the bound's side that kept them, and the share of rare ones."""
     kept = (row.get("bound") or {}).get("kept")
     if kept is None:
         return ""
@@ -68,11 +68,11 @@ def _milliseconds(row: Row) -> str:
 
 
 def _where_known(name: str, written: Callable[[Row], str]) -> Callable[[Row], str]:
-    """Return how a figure is written that not every row has."""
+    """Wrap ``written`` for a figure that some rows lack."""
     return lambda row: written({name: None, **row})
 
 
-COLUMNS: dict[str, Column] = {  # by the name that an experiment gives
+COLUMNS: dict[str, Column] = {  # by the name used in experiments
     "problems": (
         "problems",
         lambda row: counted(row) if "answers" in row else str(row["problems"]),
@@ -140,7 +140,7 @@ def table(rows: Sequence[Row], names: Sequence[str], title: str) -> Table:
 
 
 def markdown(rows: Sequence[tuple[str, Row]], names: Sequence[str]) -> list[str]:
-    """Return the lines of a table, a row for each pair of a name and its figures."""
+    """Return the lines of a table with one row for each (name, figures)."""
     columns = [COLUMNS[name] for name in names]
     headings = [heading for heading, _ in columns]
     lines = [f"| | {' | '.join(headings)} |", "|---" * (len(names) + 1) + "|"]
@@ -150,7 +150,7 @@ def markdown(rows: Sequence[tuple[str, Row]], names: Sequence[str]) -> list[str]
 
 
 def between(page: str, marks: tuple[str, str], text: str, name: str) -> str:
-    """Return a page with what stands between its marks replaced; raise UserError where they are missing."""
+    """Return a page with the text between its marks replaced; raise UserError if a mark is missing."""
     before, found, rest = page.partition(marks[0])
     _, ended, after = rest.partition(marks[1])
     if not found or not ended:

@@ -1,7 +1,7 @@
 """Compare two runs: is one faster or better than the other, or are the data inconclusive?
 
-Both runs solved their problems with the target alone, too, and each run's speed-up is against that. The two
-speed-ups are compared; seconds of different runs never are.
+Each run also solved its problems with the target alone, and its speed-up is relative to that. Only the two speed-ups are
+compared, never the seconds of different runs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from semspec.results.significance import ALPHA, FEWEST, by_problem_apart, paired
 from semspec.storage.digest import value_of
 
 Pair = tuple[float, float]  # seconds of the target alone, and of the configuration
-Solved = dict[str, Any]  # of a problem's line what is compared
+Solved = dict[str, Any]  # the compared parts of a problem's line
 Lines = Sequence[Solved]
 asked = itemgetter("question", "gold")
 Verdict = Literal["higher", "lower", "same", "unknown", "not compared"]
-DRAWN = frozenset({"benchmark.seed", "benchmark.order"})  # choose problems, not their kind
+DRAWN = frozenset({"benchmark.seed", "benchmark.order"})  # select problems of the same kind
 KIND = ("plugins.benchmark", "benchmark")
 TARGET = ("model.path", "model.revision")
 ENGINE = ("plugins.engine", "engine.dtype", "engine.device")
@@ -36,7 +36,7 @@ DECODING = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "model.t
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer to one question; ``why`` is the test behind the verdict, or the reason for none."""
+    """The answer to one question; ``why`` names the test behind the verdict, or why there is none."""
 
     verdict: Verdict
     value: float | None = None  # speed: B's speed-up over A's; quality: B's pass@1 minus A's
@@ -64,7 +64,10 @@ class Comparison:
 
 
 def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Comparison:
-    """Compare two runs (UserError where they cannot be); differences of pass@1 below ``margin`` count as none."""
+    """Compare two runs; pass@1 counts as the same if the interval of its difference is within ``margin``.
+
+    Raises UserError if the runs cannot be compared.
+    """
     if a.resolve() == b.resolve():
         raise UserError(f"{a} and {b} are the same folder: give two runs")
     first, second = read_run(a), read_run(b)
@@ -73,7 +76,7 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
     for run, lines in ((first, lines_a), (second, lines_b)):
         if not lines:
             raise UserError(f"{run.folder} has no solved problems yet: compare when some are done")
-    # ids are only numbers, so the question decides
+    # ids are only numbers, so compare the questions, too
     shared = [n for n, one in lines_a.items() if n in lines_b and asked(one) == asked(lines_b[n])]
     # at least half of the smaller run: a small overlap by chance is not a pairing
     paired = len(shared) >= max(1, min(len(lines_a), len(lines_b)) / 2)
@@ -110,7 +113,7 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
 
 
 def _solved(run: Run) -> dict[str, Solved]:
-    """Return only the needed parts of each line: texts may be long."""
+    """Return the needed parts of each line by id, without the texts, which may be long."""
     return {
         line["id"]: {name: line.get(name) for name in ("question", "gold", "correct", "wall")}
         | {"alone": line["plain"]["wall"] if line["plain"] else None}
@@ -151,7 +154,7 @@ def _problems(lines: Lines) -> set[str]:
 
 
 def _walls(lines: Lines) -> list[Pair]:
-    """Return seconds by problem, of all attempts at it."""
+    """Return each problem's seconds, summed over its attempts."""
     both = [line for line in lines if line["alone"] is not None]
     walls = [(line["alone"], line["wall"]) for line in both]
     return summed((line["problem"] for line in both), walls)
@@ -191,7 +194,7 @@ def _speed(a: Run, b: Run, own_a: Lines, own_b: Lines, paired: bool, seed: int) 
 def speed_ratio(
     a: Sequence[Pair], b: Sequence[Pair], paired: bool, *, seed: int = 0, resamples: int = 2000
 ) -> tuple[float | None, Interval | None]:
-    """Return B's speed-up over A's with a percentile bootstrap that draws the same problems together."""
+    """Return B's speed-up divided by A's, and its percentile bootstrap interval; paired runs draw the same problems."""
     ups = _speedup(a), _speedup(b)
     if not ups[0] or not ups[1] or min(len(a), len(b)) < 2:
         return None, None
@@ -213,7 +216,7 @@ def speed_ratio(
 
 
 def _graded(lines: Lines) -> list[list[bool]]:
-    """Return what is right, by problem and attempt by attempt."""
+    """Return for each problem which of its graded attempts are right."""
     graded = [line for line in lines if line["correct"] is not None]
     return by_problem((x["problem"] for x in graded), (bool(x["correct"]) for x in graded))
 

@@ -1,7 +1,7 @@
 """Build the page: everything in one file, every text escaped, nothing fetched.
 
-Texts of models and files are hostile until ``esc`` has escaped them. Should markup get through all the same, the
-page's policy allows only our own script and style, by their hashes.
+Texts of models and files are hostile until ``esc`` has escaped them. If markup gets through anyway, the page's content
+security policy allows only our own script and style, by their hashes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from semspec.report.svg import escape
 from semspec.storage.files import os_errors_as_user_errors, write_text
 
 _HERE = Path(__file__).parent
-MARK = (  # two hands, one line
+MARK = (  # the logo: one line in two colours
     '<svg class="mark" viewBox="0 0 44 16" width="44" height="16" aria-hidden="true">'
     '<path class="stroke0" d="M2 8H26" fill="none" stroke-width="4" stroke-linecap="round"/>'
     '<path class="stroke1" d="M26 8H42" fill="none" stroke-width="4" stroke-linecap="round"/>'
@@ -32,7 +32,7 @@ def save(path: Path, text: str) -> Path:
 
 
 def esc(text: object) -> str:
-    """Escape any value so that markup, control characters and direction marks are shown, not obeyed."""
+    """Escape any value: markup, control characters and direction marks are displayed, not interpreted."""
     return escape(str(text))
 
 
@@ -117,5 +117,5 @@ def page(title: str, kind: str, body: Iterable[str], links: Sequence[tuple[str, 
 
 
 def source_of(text: str) -> str:
-    """Return what a content security policy calls a style or a script by."""
+    """Return a style's or script's source expression for a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

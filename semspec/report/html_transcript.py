@@ -31,7 +31,7 @@ def legend(salvage: bool) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on the size of what is shown."""
+    """Limits on the size of the transcripts."""
 
     problems: int = 24
     size: int = 1_200_000  # characters of all transcripts together
@@ -41,9 +41,9 @@ class Limits:
 
 
 def choose(solved: Sequence[Mapping[str, Any]], most: int) -> list[tuple[str, str]]:
-    """Return ids with the reason to show them: first problems that changed sides, then wrong ones, then others.
+    """Return ids with the reason to show them: first problems right in one mode only, then wrong and other ones.
 
-    ``solved``: dicts with id, correct and plain (of the target alone), in order.
+    ``solved``: dicts with id, correct and plain (correct with the target alone), in order.
     """
     reasons = {(False, True): "right only by the target alone"}
     reasons[True, False] = "right only with the draft"
@@ -78,7 +78,7 @@ def problem(
     why: str = "",
     opened: bool = False,
 ) -> str:
-    """Show one problem: question, both answers, and the solution step by step."""
+    """Return the HTML of one problem: question, both answers, and the solution step by step."""
     plain = line.get("plain") or {}
     facts = [mark(line["correct"]), f"{seconds(line['seconds'])} s"]
     faster = ratio(plain.get("wall", 0.0), line["wall"])
@@ -122,7 +122,7 @@ def _answer(whose: str, text: str | None, verdict: str = "") -> str:
 
 
 def steps_of(parts: Sequence[Piece], steps: bool, limits: Limits) -> str:
-    """Show the solution as a list with one step an item."""
+    """Return the solution as a list with one item per step."""
     whole = list(lines(parts))
     scored = any(p.score is not None for p in parts)
     half = limits.lines // 2
@@ -163,7 +163,7 @@ def _rejected(line: Line, scored: bool, steps: bool, limits: Limits) -> str:
 
 
 def _struck(piece: Piece, limits: Limits) -> str:
-    """Strike out a rejected text, but not the separators between branches and places."""
+    """Strike out a rejected text, except the separators between branches and places."""
     text = piece.text.strip()
     if not piece.nodes[1]:
         return f"<del>{clipped(text, limits.text)}</del>"

@@ -1,4 +1,4 @@
-"""Group the jobs of a sweep by what can be compared, and find those that none beats."""
+"""Group the jobs of a sweep into comparable ones, and find those that no other job beats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def comparable(numbered: Group) -> dict[str, Group]:
     parts = [set(name.split(", ")) for name in groups]
     shared = set.intersection(*parts) if len(parts) > 1 else set()
     short: dict[str, Group] = {}
-    for name, group in groups.items():  # without what all have in common
+    for name, group in groups.items():  # leave out the parts that all have in common
         own = ", ".join(part for part in name.split(", ") if part not in shared)
         short.setdefault(own or name, []).extend(group)
     return short
@@ -53,7 +53,7 @@ def placed(group: Group) -> list[Placed]:
 
 
 def quality_alone(group: Group) -> float | None:
-    """Return pass@1 of the target alone from the job that graded most problems with it."""
+    """Return pass@1 of the target alone, from the job that graded the most problems with it."""
     known = [plain for _, run in group if (plain := run.result["plain"]) and plain["graded"]]
     best = max(known, key=lambda f: f["graded"], default=None)
     return None if best is None else float(best["pass_at_1"])

@@ -188,7 +188,7 @@ def _figures(run: Run, walls: Sequence[tuple[float, float]]) -> str:
 def _transcripts(
     run: Run, why: Mapping[str, str], rounds: Rounds, decode: Decode | None, limits: Limits
 ) -> list[str]:
-    """Show the problems that are chosen, each with its reason, until there is enough."""
+    """Return the HTML of the chosen problems (``why``: id to reason), up to the size limit."""
     found = {line["id"]: line for line in run.problem_lines() if line["id"] in why}
 
     def both_wrote(line: Line) -> bool:

@@ -11,11 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from semspec.report.terminal import Screen, duration
 from semspec.storage.screen import visible
 
-EVERY = 5.0  # seconds between two lines
+EVERY = 5.0  # seconds between lines
 
 
 class Steps:
-    """The stages of a job, shown one after the other, with the seconds that each took."""
+    """Shows the stages of a job one after the other, and keeps the seconds that each took."""
 
     def __init__(self, console: Screen, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet

@@ -1,7 +1,7 @@
-"""Sum up the rounds of a run: acceptance by place, scores against the truth, transcripts.
+"""Summarise the rounds of a run: acceptance by place, scores against the truth, transcripts.
 
-Reads rounds.jsonl, which may be large, once. Memory does not grow with the run, except for the few problems
-whose transcripts are shown.
+Reads rounds.jsonl, which may be large, once. Memory use does not grow with the run, except for the few problems whose
+transcripts are shown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST = 24  # places within a draft
 MOST_SCORES = 20_000
 BINS = 10
 FEWEST = 5  # scores in a bin
-FORMAT: dict[str, type] = {  # of a round's line today
+FORMAT: dict[str, type] = {  # required fields of a round's line
     **dict.fromkeys(("drafted", "ends", "kept", "written", "handed", "scores"), list),
     "units_kept": int,
     "round": int,
@@ -62,8 +62,8 @@ class Rounds:
     scored: list[tuple[float, bool]] = field(default_factory=list)  # score, truth of the step
     judged: Counter[tuple[bool, bool]] = field(
         default_factory=Counter
-    )  # truth of a step, and if it was kept
-    left_out: bool = False  # True if there were more scores than are kept
+    )  # (step is true, step was kept)
+    left_out: bool = False  # True if later scores were dropped
     shown: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # rounds by problem
 
     def add(self, r: Mapping[str, Any], written: int) -> None:
@@ -80,7 +80,7 @@ class Rounds:
             self.taken[place] += kept >= place
 
     def by_output(self) -> list[Share]:
-        """Return acceptance over the place in the answer, in bins of about equally many units."""
+        """Return acceptance over the position in the answer, in bins of about equally many units."""
         whole = self.drafted.total()
         shares, of, hits, weight = [], 0, 0, 0.0
         for place in sorted(self.drafted):
@@ -105,7 +105,7 @@ class Rounds:
         return [Share.counted(math.fsum(s) / len(s), sum(t), len(t)) for s, t in columns]
 
     def kept_share(self, *, right: bool) -> float | None:
-        """Return how often a drafted step was kept, of those that are true, or of those that are not."""
+        """Return the share of true (``right``) or of false drafted steps that were kept."""
         kept, refused = self.judged[right, True], self.judged[right, False]
         return kept / (kept + refused) if kept + refused else None
 
@@ -128,15 +128,15 @@ def _depth(parents: Sequence[int]) -> int:
 
 @dataclass
 class _Truth:
-    """Decides if drafted steps are true, which is known only in the embedded world."""
+    """Decides if drafted steps are true, which only the embedded world knows."""
 
     problem: world.Problem
     decode: Decode
-    text: str = ""  # committed, and no whole step yet
+    text: str = ""  # committed part of an unfinished step
     before: list[world.Meaning] = field(default_factory=list)
 
     def steps(self, r: Mapping[str, Any]) -> list[bool]:
-        """Return the truth of a round's drafted steps; needs whole steps in what was committed before."""
+        """Return the truth of a round's drafted steps; [] if the committed text ends within a step."""
         if self.text:
             return []
         before, found = list(self.before), []
@@ -161,7 +161,7 @@ def read_rounds(
     written: Counter[str] = Counter()
     truths: dict[str, _Truth | None] = {}
     for raw in whole_lines(run.folder / "rounds.jsonl"):
-        if b'"mode":"plain"' in raw[:300]:  # half of the file, not worth reading
+        if b'"mode":"plain"' in raw[:300]:  # half of the file: skip it without parsing
             continue
         r = parse(raw)
         if r is None or r.get("mode") != "speculative" or r.get("id") not in questions:
@@ -176,7 +176,7 @@ def read_rounds(
         if decode is None or run.split != "paragraph" or found.left_out:
             continue
         if name not in truths:
-            truths.clear()  # problems come one after the other, or a group beside each other
+            truths.clear()  # forget finished problems: rounds come problem by problem, or by groups of them
             posed = world.find_problem(questions[name])
             begun = posed and written[name] and not r["round"]
             truths[name] = _Truth(posed, decode) if posed and begun else None
@@ -184,7 +184,7 @@ def read_rounds(
             steps = truth.steps(r)
             if len(r["scores"]) <= len(steps):
                 found.scored += [(float(score), true) for score, true in zip(r["scores"], steps, strict=False)]  # fmt: skip
-            # steps behind the first that was refused were not judged
+            # steps after the first rejected one were not judged
             judged = steps[: r["units_kept"] + 1]
             found.judged.update((true, at < r["units_kept"]) for at, true in enumerate(judged))
             truth.commit(r)

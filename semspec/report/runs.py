@@ -35,9 +35,9 @@ class Run:
 
     folder: Path
     config: Mapping[str, Any]
-    result: Mapping[str, Any]  # as in result.json; of an unfinished run, of the problems so far
+    result: Mapping[str, Any]  # as in result.json; for an unfinished run, over the problems so far
     state: str  # finished, running, failed, killed, waiting
-    done: int  # every attempt at a problem counts
+    done: int  # attempts, not problems
     total: int | None
     error: str = ""
     job: str = ""  # its name in a sweep
@@ -97,7 +97,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run's folder, even if the run goes on or files are missing; UserError if it holds no run."""
+    """Read a run's folder, even if the run is going on or files are missing; raise UserError if it holds no run."""
     if not _is_run(folder):
         raise UserError(
             f"{folder} holds no run: give the folder of one, such as run=runs/2026-01-31_12-00-00"
@@ -115,7 +115,7 @@ def read_run(folder: Path) -> Run:
     origin = mapping(mapping(result).get("provenance"))
     if result is None or not sound(result):  # older versions lack some figures
         result = whole
-    if not origin and (starts := kept.starts()):  # without the threads, which the engine set later
+    if not origin and (starts := kept.starts()):  # threads are unknown: the engine sets them later
         origin = starts[-1] | {"machine": {**mapping(starts[-1].get("machine")), "threads": None}}
     total, overrides = status.get("total"), status.get("overrides")
     reason = status.get("error") or status.get("note") or ""
@@ -135,7 +135,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _is_run(folder: Path) -> bool:
-    """Return True if the folder is a run's: other folders have a config.json, too."""
+    """Return True if the folder is a run's; a config.json alone does not show it, since other folders have one."""
     config = mapping(read_json(folder / "config.json"))
     return {"digest", "config"} <= set(config) or any((folder / n).is_file() for n in FILES[1:])
 

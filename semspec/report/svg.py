@@ -1,12 +1,12 @@
-"""Draw small plots as SVG text: points, lines and bars over two axes; no plotting library needed.
+"""Draw small plots as SVG text, without a plotting library: points, lines and bars over two axes.
 
 plot = Plot("calibration", "score", "true", x=(0, 1), y=(0, 1))
 plot.line([0, 1], [0, 1], dashed=True)
 plot.points(xs, ys, label="test")
 text = plot.svg()
 
-Colours are attributes, which a style sheet can override by the classes beside them: the same plot works as a
-file of its own and as part of a page with a dark mode.
+Colours are attributes that a style sheet can override by the elements' classes: the same plot works as a file of its own
+and in a page with a dark mode.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Place = Callable[[float], float]  # from a value to a place on the page
 
 
 def escape(text: str) -> str:
-    """Escape a text for XML, so that markup and control characters are shown, not obeyed."""
+    """Escape a text for XML: markup and control characters are displayed, not interpreted."""
     return escaped(visible(text), quote=True)
 
 
@@ -134,7 +134,7 @@ class Plot:
             out.append(f'<path class="grid" d="M{left} {at:.1f}H{right}" stroke="#e2e8f0"/>')
             named = escape(self.y_format(value))
             out.append(f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{named}</text>')
-        # on a logarithmic axis ticks are at the values: there are few
+        # a logarithmic axis has its few values as ticks
         for value in sorted({round(10**v, 9) for v in xs}) if self.log_x else ticks(*x):
             at = px(value)
             out.append(f'<path class="axis" d="M{at:.1f} {bottom}v4" stroke="#64748b"/>')

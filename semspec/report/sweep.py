@@ -123,7 +123,7 @@ def _drawn(
     corners = [(run.result["speedup"], run.result["pass_at_1"]) for _, run in front]
     if corners:
         xs, ys = [corners[0][0]], [corners[0][1]]
-        for x, y in corners[1:]:  # a step down where the next better speed begins
+        for x, y in corners[1:]:  # a step down to the next faster job's quality
             xs += [xs[-1], x]
             ys += [y, y]
         plot.line(xs, ys, dashed=True, ink=0)
@@ -162,7 +162,7 @@ def _jobs(group: Group, short: Sequence[str], adjusted: Adjusted, beside: Path) 
 
 
 def _over_seeds(runs: Sequence[Run], short: Sequence[str]) -> str:
-    """Return the section with a row for the jobs that differ in their seeds alone; "" without such jobs."""
+    """Return the section with a row for each group of jobs that differ only in their seeds; "" without any."""
     named = zip(short, runs, strict=True)
     found = averages((name, RunFolder(run.folder)) for name, run in named if run.finished)
     if not found:

@@ -1,4 +1,4 @@
-"""Show a run on the terminal: its progress, and its figures from ``metrics``."""
+"""Show a run's progress and figures (from ``metrics``) on the terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from semspec.results.significance import ALPHA
 from semspec.storage.screen import visible
 
 DASH = "-"
-MANY = 0.05  # of the answers cut off by the budget: more than that and it is too small
+MANY = 0.05  # if the budget cuts off a larger share of answers, it is too small
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:
@@ -33,7 +33,7 @@ def number(value: float | None, digits: int = 2, unit: str = "") -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format seconds with three digits where two decimals would show 0.00."""
+    """Format seconds: below 1 with three significant digits, else with two decimals."""
     return f"{value:.3g}" if value is not None and 0 < value < 1 else number(value)
 
 
@@ -64,24 +64,24 @@ class Screen(Console):
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     def say(self, text: str, style: str = "") -> None:
-        """Print one line that is never wrapped, and whose text cannot break it."""
+        """Print the text as one line, without wrapping; its own line breaks become spaces."""
         self.print(visible(text, newline=" "), style=style or None, soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a string as rich's ``Text``, sanitised now so that the layout is right."""
+        """Return a string as rich's ``Text``, sanitised first so that the layout is right."""
         return super().render_str(visible(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield sanitised segments, so that only rich's own ones control the terminal."""
+        """Yield sanitised segments, so that only rich itself controls the terminal."""
         for one in super().render(renderable, options):
             known = one.control or one.text == "\n" or one.text.isprintable()
             yield one if known else Segment(visible(one.text), one.style)
 
 
 def table_of(*headings: str, words: int = 1, **options: Any) -> Table:
-    """Return an empty table, whose first columns are of words and the others of figures."""
+    """Return an empty table; the first ``words`` columns are left-aligned, the others right-aligned."""
     table = Table(box=SIMPLE_HEAD, **options)
     for at, heading in enumerate(headings):
         table.add_column(heading, justify="left" if at < words else "right")
@@ -130,7 +130,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.console = console or open_console()
-        if live is None:  # isatty as well: FORCE_COLOR makes rich take a pipe for a terminal
+        if live is None:  # check isatty, too: with FORCE_COLOR rich takes a pipe for a terminal
             live = self.console.is_interactive and self.console.file.isatty()
         self.total, self.quiet, self.every, self.clock = total, quiet, every, clock
         self.done = self._resumed = 0
@@ -181,7 +181,7 @@ class Progress:
 
     @property
     def eta(self) -> float | None:
-        """The seconds that are left, at the pace of this start."""
+        """The remaining seconds at the pace of this start, or None."""
         here = self.done - self._resumed
         if self.total is None or not here or self.done >= self.total:
             return None
@@ -285,12 +285,10 @@ def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _stop_rows(result: Mapping[str, Any], stop: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows about where the thinking ended, and what was saved by that."""
+    """Yield the rows on how the thinking ended and how much was saved."""
     plain = result["plain"]
     beside = [DASH] if plain else []
-    alone = (
-        plain["details"].get("thinking_tokens") if plain else None
-    )  # other arms' may not be counted
+    alone = plain["details"].get("thinking_tokens") if plain else None  # not counted for every arm
     tokens = [number(alone and alone / answers_of(plain), 1)] if plain else []
     yield "tokens of thinking", *tokens, number(stop["thinking_tokens"], 1)
     limit = f", {stop['by_limit']} by the limit" if stop["by_limit"] else ""
@@ -313,7 +311,7 @@ def significant(result: Mapping[str, Any]) -> bool:
 
 
 def result_table(result: Mapping[str, Any], budget: int | None = None) -> RenderableType:
-    """Return the table of the figures in result.json, both modes side by side, and its notes.
+    """Return a table of the figures in result.json, both modes side by side, and its notes.
 
     ``budget``: the run's max_new_tokens.
     """
@@ -377,7 +375,7 @@ def notes(result: Mapping[str, Any], budget: int | None = None) -> list[str]:
 
 
 def _cut_off(modes: Mapping[str, Mapping[str, Any] | None], budget: int | None) -> list[str]:
-    """Say how many answers the budget ended; of more than a few per cent, that it has to be raised."""
+    """Say how many answers the budget cut off; if more than ``MANY``, say that it has to be raised."""
     cut = {mode: f for mode, f in modes.items() if f and f["cut_off"]}
     if not cut:
         return []

@@ -1,7 +1,7 @@
 """Show one problem's solution step by step with its writers; readable without colour, too.
 
 pieces(rounds, decode, unit)  ->  pieces of text, written or rejected, with their writers
-lines(pieces)                 ->  the same by units, rejected text beneath what replaced it
+lines(pieces)                 ->  the pieces by unit, rejected text beneath its replacement
 Transcript(pieces)            ->  a renderable that rich prints at any width
 """
 
@@ -26,8 +26,8 @@ STYLES |= {"rejected": "dim strike", "note": "dim italic"}
 _STOPS = tuple(".?!…。？！")
 _CLOSERS = ")]\"'”’*"
 BESIDE = " | "  # between branches of one tree
-MOST = 3  # branches shown at a place: a tree can have a dozen
-LONGEST = 6  # tokens shown of a branch
+MOST = 3  # branches shown at one place: a tree can have a dozen
+LONGEST = 6  # tokens shown per branch
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -39,11 +39,11 @@ class Piece:
     writer: Writer
     text: str
     rejected: bool = False
-    score: float | None = None  # of the drafted unit that it belongs or belonged to
+    score: float | None = None  # of the drafted unit that it is or was part of
     note: str = ""
     ends: bool = False  # True if a unit ends after it
-    salvaged: bool = False  # of a rejected step, kept by the target's own law
-    nested: int = 0  # the target's tokens that a nested drafter proposed
+    salvaged: bool = False  # part of a rejected step that lossless verification kept
+    nested: int = 0  # how many of the target's tokens a nested drafter proposed
     ahead: bool = False  # drafted while the units before it were judged
     nodes: tuple[int, int] = (0, 0)  # of a tree: kept, drafted
 
@@ -57,10 +57,10 @@ def pieces(
     decode: Decode,
     unit: Literal["steps", "tokens"] = "steps",
 ) -> Iterator[Piece]:
-    """Turn rounds, as objects or as lines of rounds.jsonl, into pieces; ``decode`` omits stop tokens.
+    """Turn rounds (objects, or lines of rounds.jsonl) into pieces; ``decode`` omits stop tokens.
 
-    With ``unit="tokens"`` there are no ends of units and no scores: a token is not a line. Of a tree
-    the branches are shown that were refused where the target went on, and the nodes are counted.
+    With ``unit="tokens"`` pieces have no ends of units and no scores, since a token is not a line. Of a
+    tree, only the branches rejected where the target continued are shown, and the nodes are counted.
     """
     decoder = Spelling(decode)
     for one in rounds:
@@ -82,7 +82,7 @@ def _of_round(
         lost.append(Piece("draft", proposed, rejected=True, nodes=(len(kept), len(drafted))))
     else:
         ends = list(r["ends"]) if steps else []
-        scores = r["scores"] if len(r["scores"]) <= len(ends) else []  # else one a token
+        scores = r["scores"] if len(r["scores"]) <= len(ends) else []  # otherwise one per token
         start = 0
         for i, end in enumerate(dict.fromkeys([*ends, len(drafted)])):
             score = scores[i] if i < len(scores) else None
@@ -103,7 +103,7 @@ def _of_round(
         yield Piece("draft", decoder.feed(written[:saved]), salvaged=True, ends=over)
     text = decoder.feed([*written[saved:], *r["handed"]])
     if text or r["note"]:
-        # Rounds do not record where the units of a handover end, so the text decides.
+        # rounds do not record where the units of a handover end, so look at the text
         over = steps and bool(r["handed"]) and _looks_over(text)
         nested = r.get("nested_kept", 0)
         yield Piece("target", text, note=r["note"], ends=over, nested=nested)
@@ -178,13 +178,13 @@ class Line:
 
 
 def lines(parts: Iterable[Piece]) -> Iterator[Line]:
-    """Group pieces by units; the texts hold nothing that could control a terminal (``visible``)."""
+    """Group pieces by unit; the texts are safe to print on a terminal (``visible``)."""
     line = Line()
     for piece in parts:
         if line.over:
             yield line
             line = Line()
-        if piece.rejected:  # to be shown beneath what replaces it
+        if piece.rejected:  # shown beneath its replacement
             line.rejected += [piece] if piece.text.strip() else []
             line.nodes = line.nodes[0] + piece.nodes[0], line.nodes[1] + piece.nodes[1]
             continue
@@ -209,14 +209,14 @@ def lines(parts: Iterable[Piece]) -> Iterator[Line]:
 
 
 def gathered(rejected: Sequence[Piece]) -> Sequence[Piece]:
-    """Join many small rejections within a line, such as single tokens, in one row."""
+    """Join many small rejections within a line, such as single tokens, into one row."""
     if len(rejected) <= 3 or any(p.score is not None for p in rejected):
         return rejected
     return [Piece("draft", " / ".join(p.text.strip() for p in rejected), rejected=True)]
 
 
 class Transcript:
-    """Renders pieces, one unit a line: its writer in front, rejected text beneath."""
+    """Renders pieces, one unit per line: the writer in front, rejected text beneath."""
 
     def __init__(self, parts: Iterable[Piece], rejected: bool = True, legend: bool = True) -> None:
         self.parts, self.rejected, self.legend = list(parts), rejected, legend

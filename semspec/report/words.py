@@ -1,4 +1,4 @@
-"""Put the figures of a run into sentences that claim no more than the data show."""
+"""Describe a run's figures in sentences that claim no more than the data show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def p_value(p: float) -> str:
 
 
 def speed(result: Mapping[str, Any]) -> str:
-    """Return a sentence on the speed against the target alone."""
+    """Return a sentence on the speed relative to the target alone."""
     faster, spread = result["speedup"], result["speedup_interval"]
     if result["plain"] is None or faster is None:
         return "The target alone was not run, so there is no speed-up."
@@ -29,7 +29,7 @@ def speed(result: Mapping[str, Any]) -> str:
 
 
 def quality(result: Mapping[str, Any]) -> str:
-    """Return a sentence on pass@1 against that of the target alone."""
+    """Return a sentence on pass@1 compared with the target alone."""
     p, plain = result["pass_at_1_p"], result["plain"]
     if result["pass_at_1"] is None:
         return "Nothing was graded."

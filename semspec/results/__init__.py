@@ -1,1 +1,1 @@
-"""A run's folder, its figures, and the statistics over them."""
+"""A run's folder, its figures, and statistics over them."""

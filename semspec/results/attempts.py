@@ -1,8 +1,8 @@
-"""Several attempts at each problem: what is solved then, and how many independent answers they are worth.
+"""Several attempts at each problem, and how many independent answers they are worth.
 
-Attempts at one problem resemble each other: what one of them says of the next problem the others have mostly
-said already. Figures are therefore means over problems of the means over their attempts, and intervals are
-over problems. A share's interval is that of as many independent answers as the attempts are worth (``worth``).
+Attempts at one problem are correlated. Figures are therefore means over problems of each problem's mean over its
+attempts, and intervals are over problems. A share's interval uses the number of independent answers that the
+attempts are worth (``worth``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Groups = Sequence[Sequence[float]]
 
 
 def attempted(problems: Sequence[BenchmarkProblem], attempts: int) -> list[BenchmarkProblem]:
-    """Return all problems so many times: as they are, and then, each under a name of its own, again.
+    """Return the problems ``attempts`` times: first unchanged, then with new ids for the further attempts.
 
-    Random numbers go by the name. What is remembered of earlier answers goes by the number of the attempt: no
-    attempt copies from another one at the same problem.
+    Random numbers depend on the id. Remembered answers belong to a tenant, and each attempt number has its own: no
+    attempt copies from another attempt at the same problem.
     """
     again = (
         replace(p, id=f"{p.id}#{number}", attempt_of=p.id, tenant=f"{p.tenant}#{number}")
@@ -34,17 +34,17 @@ def attempted(problems: Sequence[BenchmarkProblem], attempts: int) -> list[Bench
 
 
 def problem_of(line: Mapping[str, Any]) -> str:
-    """Return the problem that a line of problems.jsonl is an attempt at."""
+    """Return the id of the problem that a line of problems.jsonl is an attempt at."""
     return str(line.get("attempt_of", line["id"]))
 
 
 def answers_of(figures: Mapping[str, Any]) -> int:
-    """Return how many answers figures are of: as many as problems, unless these had several attempts."""
+    """Return the number of answers behind figures; it equals the number of problems unless they had several attempts."""
     return int(figures.get("answers", figures["problems"]))
 
 
 def counted(figures: Mapping[str, Any]) -> str:
-    """Say how many problems figures are of, and how many attempts: ``30 problems x 4 attempts``."""
+    """Say how many problems and attempts figures cover: ``30 problems x 4 attempts``."""
     problems, answers = figures["problems"], answers_of(figures)
     said = f"{problems:,} problem{'' if problems == 1 else 's'}"
     if answers == problems:
@@ -54,7 +54,7 @@ def counted(figures: Mapping[str, Any]) -> str:
 
 
 def by_problem(problems: Iterable[str], values: Iterable[V]) -> list[list[V]]:
-    """Group values by their problems, in the order in which these first come."""
+    """Group values by problem, in order of the problems' first appearance."""
     groups: dict[str, list[V]] = {}
     for problem, value in zip(problems, values, strict=True):
         groups.setdefault(problem, []).append(value)
@@ -62,24 +62,24 @@ def by_problem(problems: Iterable[str], values: Iterable[V]) -> list[list[V]]:
 
 
 def summed(problems: Iterable[str], pairs: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:  # fmt: skip
-    """Add up pairs by problem."""
+    """Sum the pairs of each problem."""
     groups = by_problem(problems, pairs)
     return [g[0] if len(g) == 1 else (sum(a for a, _ in g), sum(b for _, b in g)) for g in groups]
 
 
 def mean_of(groups: Groups) -> float:
-    """Return the mean over problems of the means over their attempts."""
+    """Return the mean over problems of each problem's mean over its attempts."""
     if all(len(group) == 1 for group in groups):
         return sum(group[0] for group in groups) / len(groups)
     return math.fsum(math.fsum(group) / len(group) for group in groups) / len(groups)
 
 
 def worth(groups: Groups, z: float) -> float:
-    """Return how many independent answers these are worth: at least one a problem, at most all.
+    """Return how many independent answers the attempts are worth: at least one per problem, at most all of them.
 
-    The variance of an answer over that of a problem's mean, times the problems (Kish's design effect), less what
-    estimating the latter from few problems costs at the level of ``z`` (Korn and Graubard 1998). Attempts that
-    all agree are worth one. One answer a problem is worth one, exactly.
+    That is the number of problems times (variance of an answer / variance of a problem's mean), Kish's design effect,
+    reduced because the latter is estimated from few problems, at the level of ``z`` (Korn and Graubard 1998). Attempts
+    that all agree are worth one answer per problem; so is one attempt per problem, exactly.
     """
     problems, answers = len(groups), sum(map(len, groups))
     if problems < 2 or answers == problems:
@@ -87,7 +87,7 @@ def worth(groups: Groups, z: float) -> float:
     middle = mean_of(groups)
     whole = math.fsum(math.fsum((x - middle) ** 2 for x in g) / len(g) for g in groups)
     between = math.fsum((math.fsum(g) / len(g) - middle) ** 2 for g in groups)
-    if whole <= 1e-12 * problems:  # all are alike: how alike attempts are cannot be told
+    if whole <= 1e-12 * problems:  # all answers are equal, which says nothing about correlation
         return problems
     found = problems * whole / between if between > 1e-12 * whole else math.inf
     found *= (_widening(z, answers - 1) / _widening(z, problems - 1)) ** 2
@@ -95,7 +95,7 @@ def worth(groups: Groups, z: float) -> float:
 
 
 def counts_of(groups: Groups, z: float) -> tuple[float, float]:
-    """Return how many of how many answers are right: those that these are worth. One a problem is counted as it is."""
+    """Return (right answers, answers), scaled to what the attempts are worth; one attempt per problem is not scaled."""
     trials = worth(groups, z)
     if sum(map(len, groups)) == len(groups):
         return sum(map(sum, groups)), trials
@@ -103,7 +103,7 @@ def counts_of(groups: Groups, z: float) -> tuple[float, float]:
 
 
 def _widening(z: float, freedom: int) -> float:
-    """Return Student's quantile over the normal one, ``z`` (Fisher and Cornish 1960)."""
+    """Return Student's quantile divided by the normal one, ``z`` (Fisher and Cornish 1960)."""
     terms = (
         1,
         (z**2 + 1) / 4,

@@ -1,6 +1,6 @@
-"""Count what ARC-Decode's pruning dropped, and by which side of its bound tokens were kept.
+"""Count what ARC-Decode's pruning dropped, and which side of its bound kept tokens.
 
-Counts are kept a problem, as whole numbers that can be added up; shares are made of them at the end.
+Each problem keeps whole numbers that can be added up; shares are computed at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SIDES = ("embedding", "logit", "both")
 
 
 def count(rounds: Iterable[Round]) -> dict[str, int]:
-    """Add up what the rule has counted in each round (``Verdict.counts``)."""
+    """Add up the rule's counts over the rounds (``Verdict.counts``)."""
     counts: Counter[str] = Counter()
     for r in rounds:
         counts.update(r.counts)
@@ -23,20 +23,20 @@ def count(rounds: Iterable[Round]) -> dict[str, int]:
 
 
 def pruned(counts: Mapping[str, int]) -> float | None:
-    """Return rho, the share of the drafted nodes that were dropped before the target's pass (table 4).
+    """Return rho, the share of drafted nodes that were pruned before the target's pass (table 4).
 
-    None where no tree met a rule that prunes. ``drafted_tokens`` does not have the dropped ones.
+    None if no rule pruned a tree. ``drafted_tokens`` does not include pruned nodes.
     """
     return counts.get("pruned", 0) / counts["grown"] if counts.get("grown") else None
 
 
 def figures(counts: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return which side of the bound kept tokens; None where it kept none but the target's likeliest.
+    """Return which side of the bound kept tokens; None if it kept only the target's likeliest tokens.
 
-    - ``loose``: drafted nodes that the bound keeps if they are reached; ``kept``: those that the text went
-      along. Neither has the target's likeliest tokens, for which both sides are 0.
-    - ``nodes``: how many; ``embedding`` and ``logit``: the share that this side alone lets through,
-      ``both``: that either would; ``rare``: the share to which the target gives less than 1e-3.
+    - ``loose``: drafted nodes that the bound would keep if reached; ``kept``: those on the accepted path. Neither
+      includes the target's likeliest tokens, for which both sides are 0.
+    - ``nodes``: their number; ``embedding``, ``logit``: the share that only this side accepts; ``both``: the share
+      that either side accepts; ``rare``: the share with a target probability below 1e-3.
     """
     found = {part: _part(counts, part) for part in ("loose", "kept")}
     return found if found["loose"] else None

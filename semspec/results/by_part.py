@@ -1,4 +1,4 @@
-"""Acceptance in the thinking and in the answer, told apart: drafts fare differently in the two."""
+"""Acceptance counted separately for the thinking and the answer, since it differs between them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PARTS = frozenset(
 
 
 def by_part(rounds: Sequence[Round], piece: Callable[[int], str]) -> dict[str, int]:
-    """Count verifications and the tokens that they gained; a round that closes the thinking belongs to it.
+    """Count verified drafts and the tokens gained by them, for each part; the round that closes the thinking is part of it.
 
-    {} for a text without a thinking that ends: there is nothing to tell apart.
+    {} if the text has no thinking that ends.
     """
     thinking, counts = Thinking(piece), dict.fromkeys(sorted(PARTS), 0)
     for done in rounds:
@@ -29,5 +29,5 @@ def by_part(rounds: Sequence[Round], piece: Callable[[int], str]) -> dict[str, i
 
 
 def part_length(details: Mapping[str, float], part: str) -> float | None:
-    """Return the tokens of a verification in one part."""
+    """Return the mean tokens gained per verified draft in one part."""
     return ratio(details[f"{part}_gained"], details[f"{part}_drafts"])

@@ -1,8 +1,8 @@
-"""Digest the code that figures depend on: by what it says, not by where it stands.
+"""Digest the code that figures depend on, by its content and not by its location.
 
-The top-level definitions that some roots and the registered plugins reach by the names they use. Comments, layout,
-docstrings, imports, ``__file__`` and the places of modules are no part of it, so that moving a module, or a function
-from one to another, changes nothing; a changed rule does.
+The digest covers the top-level definitions that given roots and the registered plugins reach by the names they use. It
+ignores comments, layout, docstrings, imports, ``__file__`` and module names. So moving a module, or a function to another
+module, does not change it; changing a rule does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-NO_PART = {"TYPE_CHECKING", "__name__", "__file__", "__all__"}  # of top-level statements with these
+NO_PART = {"TYPE_CHECKING", "__name__", "__file__", "__all__"}  # statements with these are skipped
 
 
 @dataclass
@@ -26,7 +26,7 @@ class _Module:
 
 
 def code_digest(package: Path, roots: Iterable[str]) -> str:
-    """Return the digest of what ``roots``, top-level definitions, and all plugins depend on in ``package``."""
+    """Return the digest of all code in ``package`` that the definitions ``roots`` and all plugins depend on."""
     whole = hashlib.sha256()
     for text in sorted(reached(package, roots)):
         whole.update(f"{text}\0".encode())
@@ -34,7 +34,7 @@ def code_digest(package: Path, roots: Iterable[str]) -> str:
 
 
 def reached(package: Path, roots: Iterable[str]) -> set[str]:
-    """Return the definitions that the roots and the plugins reach, each in a normal form."""
+    """Return the definitions that the roots and the plugins reach, normalised."""
     modules = {_dotted(package, file): _read(file) for file in sorted(package.rglob("*.py"))}
     waiting = [(place, name) for place, m in modules.items() for name in sorted(m.plugins)]
     for root in roots:
@@ -43,7 +43,7 @@ def reached(package: Path, roots: Iterable[str]) -> set[str]:
             raise KeyError(f"{package} defines no {root}")
         waiting += homes
     seen: set[tuple[str, str]] = set()
-    found: dict[int, tuple[str, ast.stmt]] = {}  # by identity: one statement may define two names
+    found: dict[int, tuple[str, ast.stmt]] = {}  # by id(): one statement may define two names
     while waiting:
         place, name = waiting.pop()
         if (place, name) in seen or place not in modules:
@@ -52,10 +52,10 @@ def reached(package: Path, roots: Iterable[str]) -> set[str]:
         seen.add((place, name))
         if name in module.definitions:
             statements = [*module.definitions[name], *module.always]
-            module.always = []  # once a module
+            module.always = []  # once per module
             found |= {id(s): (place, s) for s in statements}
             waiting += [pair for s in statements for pair in _used(s, place, module, modules)]
-        elif name in module.imported:  # handed on from where it is
+        elif name in module.imported:  # follow the import to the defining module
             home, _, own = module.imported[name].rpartition(".")
             waiting.append((home, own))
     for module in modules.values():
@@ -90,7 +90,7 @@ def _read(file: Path) -> _Module:
 
 
 def _saying(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that are no imports and no docstrings."""
+    """Yield the statements other than imports and docstrings."""
     for statement in statements:
         quiet = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not quiet and not isinstance(statement, ast.Import | ast.ImportFrom):
@@ -112,7 +112,7 @@ def _names(top: ast.AST) -> list[str]:
 def _used(
     statement: ast.stmt, place: str, module: _Module, modules: dict[str, _Module]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the definitions that a statement names: of its own module, imported, or ``module.name``."""
+    """Yield the definitions that a statement names: its module's own, imported ones, or ``module.name``."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
             yield (place, node.id)
@@ -123,7 +123,7 @@ def _used(
 
 
 class _Normal(ast.NodeTransformer):
-    """Leave docstrings, imports, and names of this package's modules out of a statement."""
+    """Removes docstrings, imports and the names of this package's modules from a statement."""
 
     def __init__(self, aliases: set[str]) -> None:
         self.aliases = aliases
@@ -135,7 +135,7 @@ class _Normal(ast.NodeTransformer):
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Return ``module.name`` as the name alone, as if it had been imported by itself."""
+        """Replace ``module.name`` by the bare name, as if it had been imported directly."""
         if isinstance(node.value, ast.Name) and node.value.id in self.aliases:
             return ast.Name(node.attr, node.ctx)
         return self.generic_visit(node)

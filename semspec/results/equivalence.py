@@ -1,7 +1,7 @@
 """Test if two ways to decode are equivalent within a margin: two one-sided tests (TOST), at 5 % each.
 
-That no difference was found says little: there may have been too few problems. Equivalence is a finding of its own:
-the 90 % interval of the difference lies within the margin (Schuirmann 1987).
+Finding no difference says little, since there may be too few problems. Equivalence is shown if the 90 % interval of the
+difference lies within the margin (Schuirmann 1987).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from semspec.results.metrics import Interval, mean, share_interval
 from semspec.results.significance import ALPHA, apart, paired_by_problem
 
 Z90 = 1.6448536269514722  # the normal distribution's 95 % quantile: one side of a 90 % interval
-FEWEST = 6  # values that a mean's interval needs
+FEWEST = 6  # least number of values for the interval of a mean
 Verdict = Literal["equivalent", "beyond", "unknown"]
 
 
 @dataclass(frozen=True)
 class Equivalence:
-    """The answer for one figure; ``difference`` is B's minus A's, of lengths as a part of A's."""
+    """The result for one figure; ``difference`` is B's minus A's, for lengths as a fraction of A's."""
 
     about: str  # pass@1, cut off, thinking, length, agreement
     n: int
@@ -32,7 +32,7 @@ class Equivalence:
     difference: float
     interval: Interval  # 90 %
     margin: float
-    p: float  # of the two one-sided tests: how likely this is if the truth is outside of the margin
+    p: float  # the tests' p-value: how likely this is if the true difference is outside the margin
     verdict: Verdict
 
 
@@ -43,7 +43,7 @@ def _judged(interval: Interval, margin: float) -> Verdict:
 
 
 def _p_of(interval_of: Callable[[float], Interval], margin: float) -> float:
-    """Return the level at which the interval just fits into the margin."""
+    """Return the one-sided level at which the interval just fits into the margin; 0.5 if none does."""
     low, high = 0.0, 12.0
     if not all(-margin <= end <= margin for end in interval_of(low)):
         return 0.5
@@ -63,9 +63,9 @@ def shares(
     margin: float,
     paired: bool,
 ) -> Equivalence | None:
-    """Compare two shares over the same problems, or over different ones; None if there are none.
+    """Compare two shares over the same (``paired``) or different problems; None without problems.
 
-    ``a``, ``b``: by problem, attempt by attempt.
+    ``a`` and ``b`` hold one list of attempts for each problem.
     """
     if not a or not b:
         return None
@@ -86,7 +86,7 @@ def shares(
 def lengths(
     about: str, a: Sequence[float], b: Sequence[float], margin: float, paired: bool
 ) -> Equivalence | None:
-    """Compare two means over problems by their ratio, with Fieller's interval; None where it cannot be told."""
+    """Compare two means over problems by their ratio, with Fieller's interval; None with too few values."""
     if min(len(a), len(b)) < FEWEST or not sum(a) > 0:
         return None
     mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
@@ -104,7 +104,7 @@ def lengths(
             return math.copysign(math.inf, off) if abs(off) > 1e-9 * mean_a else 0.0
         return off / math.sqrt(spread)
 
-    # above 1 - margin, and below 1 + margin
+    # the ratio is above 1 - margin, and below 1 + margin
     p = max(
         float(special.stdtr(freedom, -t_at(1 - margin))),
         float(special.stdtr(freedom, t_at(1 + margin))),
@@ -148,9 +148,9 @@ def _fieller(
 
 
 def agreement(same: Sequence[Sequence[bool]], margin: float) -> Equivalence | None:
-    """Test if two runs agree in all answers but a share of ``margin``; the difference is minus what they do not.
+    """Test if two runs disagree in at most a share ``margin`` of answers; ``difference`` is minus that share.
 
-    ``same``: by problem, attempt by attempt.
+    ``same`` holds one list of attempts for each problem.
     """
     if not same:
         return None
@@ -170,14 +170,14 @@ def agreement(same: Sequence[Sequence[bool]], margin: float) -> Equivalence | No
 
 @dataclass(frozen=True)
 class Answer:
-    """What is compared of one solved problem."""
+    """The compared properties of one answer."""
 
     correct: bool | None
     answer: str | None
     cut_off: bool
     tokens: int
-    thinking: int | None  # characters; None for a text without
-    problem: str  # that it is an attempt at
+    thinking: int | None  # characters; None without thinking
+    problem: str  # the problem that it is an attempt at
 
     @classmethod
     def of_line(cls, line: Any) -> Answer:
@@ -188,7 +188,7 @@ class Answer:
 
 
 def thinking_of(text: str) -> int | None:
-    """Return the characters of a text's thinking; None if it has none."""
+    """Return the number of characters of a text's thinking; None if it has none."""
     before, closed, _ = text.partition("</think>")
     return len(before) if closed or "<think>" in text else None
 
@@ -196,7 +196,7 @@ def thinking_of(text: str) -> int | None:
 def compared(
     a: Sequence[Answer], b: Sequence[Answer], margin: float, paired: bool
 ) -> list[Equivalence]:
-    """Compare all that a relaxed rule may change."""
+    """Compare everything that a relaxed rule may change."""
     graded_a, graded_b = list(a), list(b)
     pairs = list(zip(a, b, strict=True)) if paired else []
     if paired:
@@ -228,12 +228,12 @@ def _by_problem(side: Sequence[Answer], value: Callable[[Answer], V]) -> list[li
 
 
 def _means(side: Sequence[Answer], value: Callable[[Answer], float]) -> list[float]:
-    """Return the mean over the attempts at each problem."""
+    """Return for each problem the mean over its attempts."""
     return [g[0] if len(g) == 1 else math.fsum(g) / len(g) for g in _by_problem(side, value)]
 
 
 def sentence(one: Equivalence) -> str:
-    """Say what was found, in words that claim no more."""
+    """Return the finding as a sentence that claims no more than was shown."""
     low, high = (100 * end for end in one.interval)
     unit = "%" if one.about in ("thinking", "length") else "points"
     verdicts = {

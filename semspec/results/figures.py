@@ -1,4 +1,4 @@
-"""The figures of one problem solved in one mode, as they are kept."""
+"""The recorded figures of one problem solved in one mode."""
 
 from __future__ import annotations
 
@@ -46,35 +46,35 @@ _LINE: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solve:
-    """The figures of one problem solved in one mode; all that the metrics need."""
+    """The figures of one problem solved in one mode: everything that the metrics need."""
 
     text: str
-    answer: str | None = None  # what was found in the text
+    answer: str | None = None  # extracted from the text
     correct: bool | None = None  # None: not graded
     finish: str
-    seconds: float  # from its first question to its last, waiting for others included
-    wall: float  # its share of the wall time of the problems it was solved beside
+    seconds: float  # from its first query to its last, including waits for other problems
+    wall: float  # its share of the wall time of all problems solved together with it
     tokens: int
     rounds: int
-    drafts: int  # rounds in which something was drafted: verdicts of the rule
+    drafts: int  # rounds with a draft, which the rule judged
     drafted_units: int
     drafted_tokens: int
     kept_units: int
     kept_tokens: int
     written_tokens: int  # by the rule from the target's probabilities
     handed_tokens: int  # by the target after a handover
-    gained_tokens: int  # kept + written in rounds that had a draft
+    gained_tokens: int  # kept + written, in rounds with a draft
     draft_passes: int
     target_passes: int
     draft_seconds: float
     verify_seconds: float
     write_seconds: float
-    # tokens that went through a model, and those of prefixes that did not have to
+    # tokens computed by a model, and prefix tokens found in its cache
     draft_fed: int = 0
     draft_cached: int = 0
     target_fed: int = 0
     target_cached: int = 0
-    drafted_length: int = 0  # of all drafts: a tree is as long as it is deep
+    drafted_length: int = 0  # sum over drafts; a tree counts by its depth
     details: Mapping[str, Any] = field(default_factory=dict)
     reuse: Mapping[str, int] = field(default_factory=dict)  # ``reuse.count``
     counts: Mapping[str, int] = field(default_factory=dict)  # ``bound.count``
@@ -83,7 +83,7 @@ class Solve:
     def from_outcome(
         cls, outcome: Outcome, text: str, grade: Grade | None = None, wall: float | None = None
     ) -> Solve:
-        """``wall``: None where the problem was solved alone, so that its seconds are all there is."""
+        """Compute the figures of an outcome; ``wall`` is None if the problem was solved alone: its own seconds."""
         rounds = outcome.rounds
         alone = outcome.seconds or sum(sum(r.seconds.values()) for r in rounds)
         drafts = [r for r in rounds if r.drafted]
@@ -120,7 +120,7 @@ class Solve:
 
 
 def _length(done: Round) -> int:
-    """Return the tokens of a draft along its longest path."""
+    """Return the number of tokens on a draft's longest path."""
     return len(done.drafted) if done.parents is None else max(depths(done.parents))
 
 
@@ -132,7 +132,7 @@ def problem_line(
     question: str | None = None,
     attempt_of: str = "",
 ) -> dict[str, Any]:
-    """Return a line of problems.jsonl: the speculative solve, with the plain one inside."""
+    """Return a line of problems.jsonl: the speculative solve, with the plain one under "plain"."""
     nested = asdict(plain) if plain else None
     further = {"attempt_of": attempt_of} if attempt_of else {}
     asked = {"id": problem_id, **further, "question": question, "gold": gold}
@@ -140,9 +140,9 @@ def problem_line(
 
 
 def damage(line: Any, plain: bool | None = None) -> str | None:
-    """Say what is wrong with a line of problems.jsonl; None where the figures can be computed from it.
+    """Say what is wrong with a line of problems.jsonl; None if figures can be computed from it.
 
-    ``plain``: whether the run solves every problem plainly, too; None where that is not known.
+    ``plain``: whether the run also solves every problem with the target alone; None if unknown.
     """
     try:
         json_schema.check(line, _LINE)

@@ -1,11 +1,11 @@
-"""Identify the weights that a run is made with: every folder that is loaded, cheaply for large ones.
+"""Identify the weights that a run loads, cheaply even for large folders.
 
     commit 0123...          a snapshot of a Hub repository
-    sha256 0123...          a local folder: a hash over the files that are read of it
-    sampled-sha256 0123...  the same, but of large files the size, the header and evenly spread pieces
+    sha256 0123...          a local folder: a hash over the files that are read from it
+    sampled-sha256 0123...  the same, but large files only by size, header and evenly spread pieces
 
-Reading a model of 60 GB whole would take a minute at every start. Of a sampled file a change of a few
-bytes may go unseen, unless a manifest.json beside it lists its hash; retrained weights differ everywhere.
+Reading a 60 GB model in full would take a minute at every start. In a sampled file a change of a few bytes may go
+unnoticed, unless a manifest.json beside it lists the file's hash; retrained weights differ everywhere.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from semspec.storage.files import read_json
 from semspec.storage.packaged import beside_package
 
 READ = frozenset({".safetensors", ".json", ".jsonl", ".txt", ".model", ".jinja"})
-NOT_READ = frozenset({"manifest.json", "evaluation.json", "training.json"})  # they are for readers
-WHOLE = 1 << 28  # bytes of a folder's files that are hashed whole, in the order of their names
-HEADER = 1 << 20  # bytes from the start of a file that is sampled
-PIECES, PIECE = 16, 1 << 16  # how many pieces of it, and how long
+NOT_READ = frozenset({"manifest.json", "evaluation.json", "training.json"})  # only for people
+WHOLE = 1 << 28  # bytes of a folder that are hashed in full, file by file in order of name
+HEADER = 1 << 20  # bytes hashed at the start of a sampled file
+PIECES, PIECE = 16, 1 << 16  # number and length of its further pieces
 
 _File = tuple[str, int, int, int, str]  # name, size, mtime, inode, hash in the manifest
 
 
 def identities(found: Mapping[str, Found]) -> dict[str, str]:
-    """By name, as it was given, ``embedded/NAME`` or ``packaged/NAME``: the identity of what was found there."""
+    """Return each folder's identity, by its name as given, ``embedded/NAME`` or ``packaged/NAME``."""
     shipped = str(beside_package("hub_artifacts"))
     named = {
         packaged.name_of(place.folder) or n.replace(f"{shipped}/", EMBEDDED, 1): place
@@ -45,7 +45,7 @@ def identity_of(found: Found) -> str:
 
 
 def digest_of(folder: Path) -> str:
-    """The identity of a local folder, whatever it is called and wherever it lies."""
+    """Return the identity of a local folder, independent of its name and location."""
     manifest = read_json(folder / "manifest.json")
     listed = manifest.get("files") if isinstance(manifest, dict) else None
     listed = listed if isinstance(listed, dict) else {}

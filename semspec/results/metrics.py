@@ -1,8 +1,8 @@
-"""The figures of a run, computed from the lines of problems.jsonl and nothing else.
+"""The figures of a run, computed only from the lines of problems.jsonl.
 
-A run that was killed and resumed therefore reports what an unbroken one does. Totals are sums over
-problems (a long problem weighs more), except where a name says mean or median. A figure that
-cannot be computed is None: an interval of one problem, the acceptance of a run that drafted nothing.
+So a killed and resumed run reports the same as an unbroken one. Figures are ratios of sums over problems (a long
+problem weighs more), unless a name says mean or median. A figure that cannot be computed is None: an interval of
+one problem, the acceptance of a run without drafts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SUMMED = tuple(
     " write_seconds".split()
 )
 CACHE = ("draft_fed", "draft_cached", "target_fed", "target_cached")
-LATER = (*CACHE, "drafted_length")  # older lines lack them
+LATER = (*CACHE, "drafted_length")  # missing in older lines
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
@@ -58,22 +58,22 @@ def wilson(successes: float, trials: float, z: float = Z95) -> Interval | None:
     centre = share + z * z / (2 * trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials
-    # Exactly 0 and 1 at the edges, where rounding would leave 1e-17.
+    # exactly 0 and 1 at the edges, where rounding would give 1e-17
     low = 0.0 if successes == 0 else (centre - half) / scale
     high = 1.0 if successes == trials else (centre + half) / scale
     return low, high
 
 
 def share_interval(groups: Groups, z: float = Z95) -> Interval | None:
-    """Return the interval of a share over problems: of ``groups``, what is 0 or 1 of each problem's attempts.
+    """Return the interval of a share over problems; ``groups`` holds each problem's attempts as 0 or 1.
 
-    Wilson's, of as many trials as the attempts are worth; for one answer a problem that is one each.
+    Wilson's interval, with as many trials as the attempts are worth (one per problem without further attempts).
     """
     return wilson(*counts_of(groups, z), z) if groups else None
 
 
 def central(drawn: Sequence[float]) -> Interval | None:
-    """Return the interval that holds the middle 95 % of some draws."""
+    """Return the interval of the middle 95 % of the draws."""
     low, high = quantile(drawn, 0.025), quantile(drawn, 0.975)
     return (low, high) if low is not None and high is not None else None
 
@@ -81,7 +81,7 @@ def central(drawn: Sequence[float]) -> Interval | None:
 def ratio_interval(
     pairs: Sequence[tuple[float, float]], *, seed: int = 0, resamples: int = 2000
 ) -> Interval | None:
-    """Percentile bootstrap (95 %) of sum(first) / sum(second), drawing whole pairs; None for fewer than two."""
+    """Return the 95 % percentile bootstrap interval of sum(first) / sum(second), over pairs; None for fewer than two."""
     if len(pairs) < 2:
         return None
     rng = random.Random(seed)
@@ -97,10 +97,10 @@ def ratio_interval(
 def rate_ratio(
     rows: Sequence[tuple[float, float, float, float]], *, seed: int = 0, resamples: int = 2000
 ) -> tuple[float, Interval | None]:
-    """Return how many times as fast one way is as another, by sums, and its 95 % bootstrap interval over rows.
+    """Return the ratio of two ways' tokens per second, and its 95 % bootstrap interval over rows.
 
-    A row has tokens and seconds of the one way, then of the other. Of sums, and not of each row's own ratio: texts that were
-    drawn differ in length.
+    A row holds tokens and seconds of one way, then of the other. Rates are taken over sums, not row by row, because
+    sampled texts differ in length.
     """
 
     def of(some: Sequence[tuple[float, float, float, float]]) -> float:
@@ -113,17 +113,17 @@ def rate_ratio(
 def resampled(
     rows: Sequence[T], of: Callable[[Sequence[T]], float], *, seed: int = 0, resamples: int = 2000
 ) -> tuple[float, Interval | None]:
-    """Return a figure of rows, and its 95 % bootstrap interval over them; None for fewer than two."""
+    """Return a figure of rows and its 95 % bootstrap interval (None for fewer than two rows)."""
     rng = random.Random(seed)
     again = range(resamples if len(rows) > 1 else 0)
     return of(rows), central([of(rng.choices(rows, k=len(rows))) for _ in again])
 
 
 def mcnemar(lost: int, won: int) -> float:
-    """Return the two-sided exact p-value of McNemar (1947): are ``lost`` and ``won`` a fair coin's?
+    """Return the exact two-sided p-value of McNemar's test (1947): could ``lost`` and ``won`` come from a fair coin?
 
-    For one answer a problem it is the paired permutation test, too: swapping the two answers of a problem
-    changes something only where they differ.
+    With one answer per problem this is also the paired permutation test: swapping a problem's two answers matters
+    only if they differ.
     """
     n = lost + won
     tail = sum(math.comb(n, k) for k in range(min(lost, won) + 1))
@@ -131,15 +131,15 @@ def mcnemar(lost: int, won: int) -> float:
 
 
 def flipped(differences: Sequence[int]) -> float:
-    """Return the two-sided exact p-value of the paired permutation test by problem.
+    """Return the exact two-sided p-value of the paired permutation test over problems.
 
-    ``differences``: by problem, how many more of its attempts are right in one run than in the other. Each is as
-    likely to have the other sign, if the runs are alike. For one answer a problem it is McNemar's test.
+    ``differences``: for each problem, how many more of its attempts are right in one run than in the other. If the runs
+    are equally good, each sign is equally likely. With one answer per problem this is McNemar's test.
     """
     unlike = [abs(d) for d in differences if d]
     if max(unlike, default=0) <= 1:
         return mcnemar(sum(d < 0 for d in differences), sum(d > 0 for d in differences))
-    ways = {0: 1}  # to reach a sum
+    ways = {0: 1}  # sum: number of sign choices that give it
     for d in unlike:
         reached: Counter[int] = Counter()
         for at, count in ways.items():
@@ -152,17 +152,17 @@ def flipped(differences: Sequence[int]) -> float:
 
 @dataclass(slots=True)
 class _Tally:
-    """Sums over the solves of one mode; keeps a number an answer and no text."""
+    """Sums over the solves of one mode; keeps numbers but no texts."""
 
     sums: Counter[str] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
-    accepted: list[float] = field(default_factory=list)  # a problem's share of its drafts' lengths
+    accepted: list[float] = field(default_factory=list)  # per answer: kept tokens / draft lengths
     asked: set[str] = field(default_factory=set)  # problems
     graded: dict[str, list[int]] = field(default_factory=dict)  # by problem: is the answer right?
-    harmed: dict[str, list[int]] = field(default_factory=dict)  # by problem: spoilt by a stop?
+    harmed: dict[str, list[int]] = field(default_factory=dict)  # by problem: made wrong by a stop?
     cut_off: int = 0
-    counts: Counter[str] = field(default_factory=Counter)  # whole numbers of the details
-    shares: dict[str, list[float]] = field(default_factory=dict)  # the other numbers
+    counts: Counter[str] = field(default_factory=Counter)  # integers in the details
+    shares: dict[str, list[float]] = field(default_factory=dict)  # floats in the details
     reuse: Counter[str] = field(default_factory=Counter)
     bound: Counter[str] = field(default_factory=Counter)
 
@@ -223,9 +223,9 @@ class _Tally:
         }
 
     def _time(self) -> dict[str, float] | None:
-        """Return shares of the wall time; what no query accounts for is overhead."""
+        """Return shares of the time by purpose; time outside of queries is overhead."""
         spent = {p: float(self.sums[f"{p}_seconds"]) for p in ("draft", "verify", "write")}
-        # A batched pass counts whole for each of its problems: the parts may exceed the whole.
+        # a batched pass counts in full for each of its problems, so the sum may exceed the total
         whole = max(float(self.sums["seconds"]), math.fsum(spent.values()))
         if not whole:
             return None
@@ -233,7 +233,7 @@ class _Tally:
         return {**shares, "overhead": max(0.0, 1 - math.fsum(shares.values()))}
 
     def _details(self) -> dict[str, float]:
-        """Whole numbers are summed, other numbers averaged; ``x_true`` over ``x`` is a share."""
+        """Sum integers and average floats; ``x_true`` over ``x`` gives ``x_true_share``."""
         details: dict[str, float] = dict(self.counts)
         for name in self.counts:
             share = ratio(self.counts[name], self.counts.get(name.removesuffix("_true"), 0))
@@ -243,61 +243,60 @@ class _Tally:
 
 
 def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str, Any]:
-    """Compute what result.json holds: figures of the speculative mode, ``plain`` inside, and both compared.
+    """Compute what result.json holds: figures of the speculative mode, those of ``plain``, and a comparison.
 
-    Of one mode:
+    For each mode:
 
     - ``pass_at_1``: correct / graded; ``pass_at_1_interval``: Wilson, 95 %. ``ungraded`` problems
       count for speed only. ``cut_off``: how many ended at the token budget.
-    - ``answers``: where ``problems`` had several attempts, how many there are. ``graded``, ``ungraded``,
-      ``cut_off`` and means are of answers then, ``pass_at_1`` is the mean over problems of the means over their
+    - ``answers``: the number of answers, if ``problems`` had several attempts. Then ``graded``, ``ungraded``,
+      ``cut_off`` and means count answers, ``pass_at_1`` is the mean over problems of each problem's mean over its
       attempts, and intervals are over problems (``results.attempts``).
-    - ``tokens_per_second``: all output tokens / all wall time (throughput).
-    - ``latency``, ``latency_median``, ``latency_p90``: seconds a problem. ``tokens``: mean length.
-    - ``acceptance_rate``: units kept / units drafted, ``acceptance_rate_tokens``: the same in
-      tokens. Drafted counts everything proposed, also what came after a rejection, and in a tree
-      every node.
-    - ``mean_acceptance_rate`` (MAR, DReSD, section 4.3): tokens kept / the drafts' lengths, of each
-      problem, averaged over the problems that have drafts. A tree is as long as it is deep: its
-      branches stand beside each other, and one of them can be kept.
-    - ``accept_length`` (tau): tokens gained per verification of a draft, that is (kept + written by
-      the rule: correction, residual, bonus) / (rounds with a draft). What the target writes after
-      a handover costs passes of its own and does not count; nested drafts are not seen.
+    - ``tokens_per_second``: all output tokens / total wall time (throughput).
+    - ``latency``, ``latency_median``, ``latency_p90``: seconds per problem. ``tokens``: mean length.
+    - ``acceptance_rate``: units kept / units drafted; ``acceptance_rate_tokens``: the same in
+      tokens. Drafted units include those after a rejection, and every node of a tree.
+    - ``mean_acceptance_rate`` (MAR, DReSD, section 4.3): tokens kept / lengths of the drafts, for each
+      problem, averaged over the problems with drafts. A tree counts by its depth, since only one
+      of its branches can be kept.
+    - ``accept_length`` (tau): tokens gained per verified draft, that is (kept + written by the rule:
+      correction, residual, bonus) / (rounds with a draft). Tokens that the target writes after a
+      handover take passes of their own and do not count; nor do nested drafts.
     - ``target_share``: share of the output written by the target (rule or handover).
     - ``target_passes``, ``draft_passes``: totals, as the rounds recorded them.
-    - ``prefix_reuse``: by role, the share of the tokens that questions stood on or wrote which did not
-      have to go through the model, because their prefix was cached.
+    - ``prefix_reuse``: by role, the share of the tokens in queries that the model did not have to
+      compute, because their prefix was cached.
     - ``time``: shares of the seconds: draft, verify, write, and overhead for the rest.
-    - ``details``: what the benchmark's grading counted, such as the truth of steps.
-    - ``reuse``: what retrieval found and what was kept of it (``reuse.figures``); None without it.
-    - ``pruned`` (rho): the share of drafted nodes that a rule dropped before the pass; None where none prunes.
+    - ``details``: counts of the benchmark's grading, such as the truth of steps.
+    - ``reuse``: what retrieval found and how much of it was kept (``reuse.figures``); None without it.
+    - ``pruned`` (rho): the share of drafted nodes that a rule pruned before the target's pass; None without pruning.
     - ``bound``: which side of ARC-Decode's bound kept tokens (``bound.figures``); None without it.
 
     Compared over the problems that have both modes:
 
     - ``speedup``: wall time of plain / wall time of speculative; ``speedup_interval``: 95 %
       paired bootstrap over problems, seeded.
-    - ``speedup_per_token``: the ratio of tokens per second: speed without the effect of answers
-      that became longer or shorter. ``speedup_median``: median of the problems' own ratios.
-    - ``only_plain_correct``, ``only_speculative_correct``: answers that changed sides, and
-      ``pass_at_1_p``: how often chance alone changes so many so one-sidedly (``flipped``).
+    - ``speedup_per_token``: the ratio of tokens per second, which leaves out the effect of longer
+      or shorter answers. ``speedup_median``: median of the problems' own ratios.
+    - ``only_plain_correct``, ``only_speculative_correct``: answers that are right in one mode only;
+      ``pass_at_1_p``: how likely chance alone gives a difference at least as large (``flipped``).
 
-    ``risk``, where a rule was asked for one and the benchmark knows the truth of steps: what was
-    ``asked`` (of steps that the target says with a probability below ``least``), and beside it the
-    share of ``accepted`` drafted steps that are ``wrong``, with Wilson's 95 % interval.
+    ``risk``, if a rule was asked for one and the benchmark knows the truth of steps: the risk ``asked`` (for steps
+    to which the target gives a probability below ``least``), and the measured share of ``accepted`` drafted steps
+    that are ``wrong``, with Wilson's 95 % interval.
 
-    ``stop``, where a stopper was at work: how many problems were ``stopped``, of these ``by_limit`` (the answer
-    needed the rest of the budget) and as ``hopeless``; ``trials``: how often the stopper asked. ``thinking_tokens``: a problem's mean.
-    ``checked`` problems were also solved to their natural end, with the same seed: ``saved`` is the share of the thinking that
-    was left out (None unless all were checked), ``harmed`` went from right to wrong by the stop, ``mended`` the
-    other way; ``measured`` is the share of harmed ones, with Wilson's interval, beside the risk ``asked``.
-    ``saved_of_plain``: measured against the target alone.
+    ``stop``, if a stopper was used: how many problems were ``stopped``, of these ``by_limit`` (the answer
+    needed the rest of the budget) and as ``hopeless``; ``trials``: how often the stopper asked; ``thinking_tokens``:
+    mean per answer. ``checked`` problems were also solved to their natural end, with the same seed: ``saved`` is the
+    share of the thinking that was left out (None unless all were checked); ``harmed`` answers became wrong by the stop,
+    ``mended`` ones right; ``measured`` is the share of harmed ones, with Wilson's interval, to compare with the risk
+    ``asked``. ``saved_of_plain``: the share saved relative to the target alone.
     """
     own, plain, paired = _Tally(), _Tally(), _Tally()
     walls: list[tuple[float, float]] = []
-    names: list[str] = []  # of their problems
+    names: list[str] = []  # the problems of ``walls``
     lost = won = 0
-    changed: Counter[str] = Counter()  # by problem: won less lost
+    changed: Counter[str] = Counter()  # by problem: won minus lost
     for line in lines:
         own.add(line, problem := problem_of(line))
         other = line.get("plain")
@@ -331,7 +330,7 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
 def _stop(
     tally: _Tally, own: Mapping[str, Any], plain: Mapping[str, float]
 ) -> dict[str, Any] | None:
-    """Return what a stopper saved and changed; None where there was none."""
+    """Return what a stopper saved and changed; None without a stopper."""
     details, answers = own["details"], answers_of(own)
     if stopped.STOPPED not in details:
         return None
@@ -356,7 +355,7 @@ def _stop(
 
 
 def _risk(details: Mapping[str, float]) -> dict[str, Any] | None:
-    """Return asked and measured risk; None where nothing was asked, or the truth of steps is not known."""
+    """Return requested and measured risk; None if no risk was asked or the truth of steps is unknown."""
     if not {ASKED, LEAST, ACCEPTED, WRONG} <= set(details):
         return None
     accepted, wrong = int(details[ACCEPTED]), int(details[WRONG])

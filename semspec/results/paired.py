@@ -1,4 +1,4 @@
-"""The figures of arms that have solved the same problems in turn: each beside a baseline, problem by problem."""
+"""Compare arms that solved the same problems in turn, each with a baseline, problem by problem."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from semspec.results.metrics import (
 )
 from semspec.results.significance import ALPHA, holm, paired_by_problem
 
-Line = Mapping[str, Any]  # of problems.jsonl, one mode's part of it
-Solved = Mapping[str, Line]  # by the id of the problem, or of the attempt
-Names = Sequence[str]  # the problems of lines: attempts at one have the same
+Line = Mapping[str, Any]  # one mode's part of a line of problems.jsonl
+Solved = Mapping[str, Line]  # by the id of the problem or attempt
+Names = Sequence[str]  # the problem of each line; attempts at one problem share its name
 Row = dict[str, Any]
 
 PLAIN = "plain"  # the arm that is the target alone
-# what a draft pass costs of a target pass where both wait for memory: a pair of 0.5 B and 10 B, say
+# assumed cost of a draft pass relative to a target pass, if both are memory-bound: say 0.5 B to 10 B
 DRAFT_PASS = 0.05
 
 
@@ -35,11 +35,11 @@ def rows(
     rivals: Mapping[str, str] | None = None,
     floor: str = "",
 ) -> list[Row]:
-    """Return a row for each arm, on the problems that the baseline has solved, too.
+    """Return a row for each arm, over the problems that the baseline has solved, too.
 
-    The target alone is the one that took turns with the arm (``plain`` of its lines). ``rivals``: arms that are held
-    against another one as well ("over"); ``floor``: the arm that keeps all drafts ("recovered"). Raises KeyError where
-    nothing has the baseline's name.
+    The baseline ``PLAIN`` is the target-alone run that took turns with the arm itself (``plain`` in its lines), if it has
+    one. ``rivals``: arms to compare also with another arm ("over"); ``floor``: the arm that keeps all drafts, for
+    "recovered". Raises KeyError if no arm has the baseline's name.
     """
     known = solved[baseline]
     of = {i: str(line["attempt_of"]) for own in solved.values() for i, line in own.items()
@@ -63,7 +63,7 @@ def rows(
 
 
 def mark_differences(cells: Sequence[Row]) -> None:
-    """Set ``differs`` where pass@1 differs from the baseline's by more than chance, after Holm's correction."""
+    """Set each cell's ``differs``: does pass@1 differ significantly from the baseline's, after Holm's correction?"""
     for cell, p in zip(cells, holm([cell["pass_at_1_p"] for cell in cells]), strict=True):
         cell["differs"] = p is not None and p < ALPHA
 
@@ -81,10 +81,10 @@ def _over(own: Solved, rival: Solved, of: Mapping[str, str]) -> Row:
 def recovered(
     own: Solved, floor: Solved, target: Solved, of: Mapping[str, str] | None = None
 ) -> Row:
-    """Return which share of the right answers between the drafts and the target an arm has won back.
+    """Return how much of the gap in right answers between drafts alone and the target an arm recovers.
 
-    Over the problems that all three have solved, with an interval by bootstrap over problems; None where the target
-    is no better than the drafts. ``of``: the problems of further attempts.
+    Taken over the problems that all three have solved, with a bootstrap interval over problems; None if the target is
+    no better than the drafts. ``of`` maps further attempts to their problems.
     """
     names = [i for i in own if i in floor and i in target]
     right = [[int(bool(each[i]["correct"])) for i in names] for each in (own, floor, target)]
@@ -99,9 +99,9 @@ def recovered(
 
 
 def figures(own: Sequence[Line], beside: Sequence[Line], names: Names | None = None) -> Row:
-    """Return the figures of one arm over some problems, and of the baseline over the same ones.
+    """Return the figures of one arm, compared with the baseline (``beside``) on the same problems.
 
-    ``names``: of their problems, where they may have several attempts.
+    ``names``: the problem of each line, if problems may have several attempts.
     """
     names = [str(number) for number in range(len(own))] if names is None else names
 
@@ -142,7 +142,7 @@ def figures(own: Sequence[Line], beside: Sequence[Line], names: Names | None = N
         "accept_length": ratio(total("gained_tokens"), total("drafts")),
         "tokens_per_target_pass": ratio(tokens, passes),
         "cost_model": ratio(tokens, passes + DRAFT_PASS * total("draft_passes")),
-        # of what a chain's drafter wrote, what a rule was shown; the rest was drafted ahead in vain
+        # how much of a drafter's writing reached the rule; the rest was drafted ahead in vain
         "drafted_tokens_per_draft_pass": ratio(total("drafted_tokens"), total("draft_passes")),
         "seconds_per_round": {name: ratio(s, total("rounds")) for name, s in spent.items()},
         **_rounds(own, beside, names),
@@ -155,7 +155,7 @@ def figures(own: Sequence[Line], beside: Sequence[Line], names: Names | None = N
 
 
 def _stopping(details: Sequence[Mapping[str, Any]], names: Names) -> Row:
-    """Return what a stopper saved of the thinking and which answers it spoilt; None where no problem was checked."""
+    """Return the share of thinking that a stopper saved and the share of answers it made wrong; None if none was checked."""
     of = [(name, one) for name, one in zip(names, details, strict=True) if one.get(stopped.CHECKED)]
     checked = [one for _, one in of]
     tokens, whole = (
@@ -170,12 +170,12 @@ def _stopping(details: Sequence[Mapping[str, Any]], names: Names) -> Row:
 
 
 def _added(own: Sequence[Line], name: str) -> Counter[str]:
-    """Return counts of all problems; older lines lack them."""
+    """Return the sum of all problems' counts; older lines have none."""
     return sum((Counter(line.get(name, {})) for line in own), Counter[str]())
 
 
 def _each_token(own: Sequence[Line], beside: Sequence[Line], names: Names) -> Row:
-    """Return what a token takes, and beside the baseline's: drawn texts differ in length."""
+    """Return the time per token, and the speed-up by it: sampled texts differ in length."""
     both = [(b, s) for b, s in zip(beside, own, strict=True)]
     if not all(line["tokens"] for sides in both for line in sides):
         return {"ms_a_token": None, "speedup_a_token": None, "speedup_a_token_interval": None}
@@ -188,7 +188,7 @@ def _each_token(own: Sequence[Line], beside: Sequence[Line], names: Names) -> Ro
 
 
 def _rounds(own: Sequence[Line], beside: Sequence[Line], names: Names) -> Row:
-    """Return what a round takes without the target's own writing, which is as long as steps are unlucky."""
+    """Return the time per round without the target's own writing, whose length depends on which steps are rejected."""
 
     def took(line: Line) -> float:
         return float(line["seconds"] - line["write_seconds"]) / max(1, int(line["rounds"]))
@@ -204,7 +204,7 @@ def _rounds(own: Sequence[Line], beside: Sequence[Line], names: Names) -> Row:
 
 
 def _divergence(details: Sequence[Mapping[str, Any]]) -> Row:
-    """Return how far kept tokens moved the next step, where that was measured."""
+    """Return how far kept tokens moved the next step, if it was measured."""
     measured = [d for d in details if "kept_tokens" in d]
     js = [value for d in measured for value in d["js"]]
     kept = sum(d["kept_tokens"] for d in measured)

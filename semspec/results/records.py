@@ -1,18 +1,18 @@
-"""A run's folder: the files in it, and how a run that was killed resumes.
+"""A run's folder: its files, and how a killed run resumes.
 
-    config.json     the resolved configuration and its digest, written once: the mark of a run's folder
+    config.json     the resolved configuration and its digest, written once: this marks a run's folder
     weights.json    the identity of everything that was loaded (see semspec.results.identity)
-    measured.json   what the rule has measured on the pair before the first problem, if it does
-    costs.json      what passes have cost and drafts were worth, at the end (see semspec.results.tables)
-    starts.jsonl    one line a start: where it came from (see semspec.storage.provenance)
-    rounds.jsonl    one line a round of the loop, of both modes
-    problems.jsonl  one line a problem, or a further attempt at it; this line is its commit mark
-    status.json     running, finished, failed or killed, of which job and where; how far
-    result.json     the figures, at the end
+    measured.json   what the rule measured on the pair before the first problem, if it measures anything
+    costs.json      measured costs of passes and worth of drafts, written at the end (see semspec.results.tables)
+    starts.jsonl    one line per start: its provenance (see semspec.storage.provenance)
+    rounds.jsonl    one line per round of the loop, for both modes
+    problems.jsonl  one line per problem or further attempt; this line commits it
+    status.json     running, finished, failed or killed; which job and host; progress
+    result.json     the figures, written at the end
 
-Rounds are written as they come. Those of a problem without its line in problems.jsonl are what a
-kill left; the next start drops them and solves the problem again. A folder that holds files of these
-names and no such configuration is somebody else's: nothing in it is touched.
+Rounds are written as they come. If a problem has rounds but no line in problems.jsonl, a kill left them: the next start
+drops them and solves the problem again. A folder with files of these names but without such a config.json is not ours,
+and nothing in it is touched.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def status(about: Mapping[str, Any], state: State, started: str, error: str | No
 
 
 def foreign_status(folder: Path) -> str | None:
-    """Say what is wrong with a status.json that no job of ours has written; None where nothing is."""
+    """Say what is wrong if the folder's status.json is not ours; None if it is ours or missing."""
     file = folder / "status.json"
     known = read_json(file)
     if isinstance(known, dict) and set(known) >= _STATUS and known["state"] in get_args(State):
@@ -82,7 +82,7 @@ def foreign_status(folder: Path) -> str | None:
 
 
 def foreign(folder: Path) -> str | None:
-    """Say why nothing may be written in a folder: it holds files of our names that are not ours."""
+    """Say why nothing may be written into a folder (it has files of our names that are not ours), else None."""
     file = folder / "config.json"
     if file.exists():
         known = read_json(file)
@@ -90,23 +90,23 @@ def foreign(folder: Path) -> str | None:
             return None
         return f"{file} cannot be read as a run's configuration; {WAY}"
     for name in _CONTENT:
-        if (folder / name).exists():  # nothing tells what made it
+        if (folder / name).exists():  # without config.json its origin is unknown
             return f"{folder} holds {name} but no config.json of a run; {WAY}"
     return foreign_status(folder)
 
 
 def has_fewer(config: Mapping[str, Any], problems: int) -> bool:
-    """Return True where a recorded configuration asks for fewer problems than these."""
+    """Return True if a recorded configuration asks for fewer problems than ``problems``."""
     known = config.get("problems")
     return isinstance(known, int) and known < problems
 
 
 class OtherWeightsError(UserError):
-    """A run was begun with other weights than those that are found now."""
+    """A run was begun with other weights than those found now."""
 
 
 class RunFolder:
-    """Read a run's folder, also while the run goes on."""
+    """Reads a run's folder, also while the run is going on."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -118,13 +118,13 @@ class RunFolder:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """result.json of a finished run as it is; None where it holds no figures."""
+        """The result.json of a finished run, unchecked; None if it holds no figures."""
         result = read_json(self.path / "result.json")
         counted = isinstance(result, dict) and isinstance(result.get("problems"), int)
         return result if counted else None
 
     def figures(self) -> dict[str, Any] | None:
-        """The figures of a finished run; those of a damaged or older file are computed again."""
+        """Return the figures of a finished run; compute them again if the file is damaged or older than the schema."""
         result = self.result
         if result is None or sound(result):
             return result
@@ -133,7 +133,7 @@ class RunFolder:
         return self.summary() | kept
 
     def summary(self, damaged: list[str] | None = None) -> dict[str, Any]:
-        """Compute the figures of the problems so far; why a line is left out goes to ``damaged``."""
+        """Compute the figures of the problems so far; the reasons for skipped lines go to ``damaged``."""
         config = self.config
         seed = config.get("seed") if isinstance(config, dict) else None
         seed = seed if isinstance(seed, int) else 0
@@ -141,7 +141,7 @@ class RunFolder:
 
     @property
     def status(self) -> dict[str, Any]:
-        """status.json, but a killed run is not running: it is finished if its result was written."""
+        """status.json, but if no process holds the run it is killed, or finished if there is a result."""
         status = read_json(self.path / "status.json")
         if not isinstance(status, dict):
             return {}
@@ -150,13 +150,13 @@ class RunFolder:
         return dict(status)
 
     def settle(self) -> None:
-        """Say that the run is finished, where a kill came between its result and its status."""
+        """Mark the run as finished, in case a kill came between writing its result and its status."""
         stale = read_json(self.path / "status.json")
         if not isinstance(stale, dict) or stale.get("state") == "finished":
             return
         done = sum(1 for _ in self.problem_lines())
         finished = {"state": "finished", "error": None, "ended": now(), "done": done}
-        # a folder that cannot be written, or that another process is about to finish, shows its result, too
+        # ignore a folder that is read-only or being finished by another process: its result is readable
         with contextlib.suppress(OSError, UserError), contextlib.ExitStack() as held:
             held.callback(FolderLock(self.path).release)
             write_json(self.path / "status.json", stale | finished)
@@ -165,7 +165,7 @@ class RunFolder:
         return list(self._lines("starts.jsonl"))
 
     def problem_lines(self, damaged: list[str] | None = None) -> Iterator[Line]:
-        """Yield the lines that figures can be computed from, one at a time: texts may be long."""
+        """Yield the sound lines one at a time, since texts may be long; reasons for skipped ones go to ``damaged``."""
         for line in self._lines("problems.jsonl"):
             if (wrong := damage(line)) is None:
                 yield line
@@ -184,15 +184,15 @@ class RunFolder:
 
 
 class OpenRun(RunFolder):
-    """A run's folder, locked by this process and mended; a context manager.
+    """A run's folder, locked by this process and repaired; a context manager.
 
-    ``result`` is there already where the run was finished before: show it and leave. ``done`` holds
-    the ids that need not be solved again.
+    If ``result`` is set, the run was finished before: show it and leave. ``done`` holds the ids that are
+    already solved.
 
-    ``free`` names options (dotted) that may differ from start to start, such as how much is
-    printed. The rest of ``config`` must be what the folder was begun with. ``about`` is repeated
-    in status.json: a sweep says there which of its jobs this is. ``grow``: ``problems`` may be another
-    number, too; a finished run that has fewer is open again.
+    ``free`` names options (dotted) that may differ between starts, such as how much is printed. The rest
+    of ``config`` must equal that of the first start. ``about`` is copied into status.json: a sweep
+    records there which of its jobs this is. ``grow``: the number of ``problems`` may change, too; a
+    finished run with fewer problems is opened again.
     """
 
     def __init__(
@@ -209,12 +209,12 @@ class OpenRun(RunFolder):
         super().__init__(path)
         self.about, self.total, self._begun = dict(about or {}), total, now()
         self.done: set[str] = set()
-        self._problems_begun: set[str] = set()  # of those that are done
+        self._problems_begun: set[str] = set()  # problems with at least one attempt in ``done``
         self.notes: list[str] = []  # for the user
         self._lock: FolderLock | None = None
         self._lost = self._discarded = False
-        self._identified = False  # True once weights.json is of this start
-        self._next: Counter[tuple[str, Mode]] = Counter()  # of open problems: rounds so far
+        self._identified = False  # True once this start has compared or written weights.json
+        self._next: Counter[tuple[str, Mode]] = Counter()  # rounds so far of open problems
         self._held = contextlib.ExitStack()
         free = (*free, "problems") if grow else free
         with os_errors_as_user_errors(self.path):
@@ -222,7 +222,7 @@ class OpenRun(RunFolder):
                 raise UserError(wrong)
             known = self.config if grow else None
             wider = known is not None and has_fewer(known, config["problems"])
-            if self.result is not None and not wider:  # nothing will be solved: no lock, no repair
+            if self.result is not None and not wider:  # nothing to solve: no lock, no repair
                 self._check(config, free)
                 self.done = {line["id"] for line in self.problem_lines()}
                 self.settle()
@@ -250,7 +250,7 @@ class OpenRun(RunFolder):
             write_json(file, {"digest": digest(config, free), "config": config})
             return
         known = self.config
-        assert known is not None, file  # or it is foreign
+        assert known is not None, file  # otherwise ``foreign`` has refused it
         if changed := difference(known, config, free):
             raise UserError(
                 f"{self.path} holds a run with another configuration ({changed}); "
@@ -258,18 +258,18 @@ class OpenRun(RunFolder):
             )
 
     def _resize(self, config: Mapping[str, Any], free: Sequence[str]) -> None:
-        """Take over another number of problems, of which those that are solved stay."""
+        """Change the number of problems; those that are solved stay."""
         (self.path / "result.json").unlink(missing_ok=True)
         config = {**config, "problems": max(config["problems"], len(self._problems_begun))}
         write_json(self.path / "config.json", {"digest": digest(config, free), "config": config})
 
     def _mend(self, plain: bool | None) -> None:
-        """Cut off what a kill left half-written; UserError for a damaged line, or rounds that are gone."""
+        """Remove what a kill left half-written; raise UserError for a damaged line or missing rounds."""
         for name in ("config.json", *_CONTENT):
             (self.path / f".{name}.tmp").unlink(missing_ok=True)
         problems = self.path / "problems.jsonl"
         files.cut_torn_line(problems)
-        rounds: Counter[tuple[str, str]] = Counter()  # what the lines of problems.jsonl count
+        rounds: Counter[tuple[str, str]] = Counter()  # as counted by the lines of problems.jsonl
         for number, raw in enumerate(files.whole_lines(problems), start=1):
             line = files.parse(raw)
             wrong = damage(line, plain)
@@ -294,10 +294,10 @@ class OpenRun(RunFolder):
             )
 
     def identify(self, part: str, found: Mapping[str, str]) -> None:
-        """Compare what this start has loaded with what the run was begun with; see ``semspec.results.identity``.
+        """Compare the weights that this start has loaded with those the run was begun with (``semspec.results.identity``).
 
-        Raises OtherWeightsError where it is another and problems are solved already. ``part`` is ``files``, of
-        which all are compared, or ``servers``, which may be others from start to start.
+        Raises OtherWeightsError if they differ and problems are solved already. ``part`` is ``files``, all of which must
+        match, or ``servers``, of which only those with the same name are compared.
         """
         file = self.path / "weights.json"
         stored = read_json(file) if self.done or self._identified else None
@@ -324,23 +324,23 @@ class OpenRun(RunFolder):
 
     @property
     def measured(self) -> dict[str, Any] | None:
-        """What the rule has measured, where problems are solved already: the others go by the same."""
+        """What the rule has measured, if problems are solved already: the others must use the same."""
         found = read_json(self.path / "measured.json") if self.done else None
         return found if isinstance(found, dict) else None
 
     def record_measured(self, found: Mapping[str, Any]) -> None:
-        """Keep what the rule has measured; nothing is written where that is nothing."""
+        """Save what the rule has measured, if anything."""
         if found and found != self.measured:
             with os_errors_as_user_errors(self.path):
                 write_json(self.path / "measured.json", dict(found))
 
     def record_costs(self, told: Mapping[str, Any]) -> None:
-        """Keep what was measured of costs, for a run that is to decide by the same (``costs=``)."""
+        """Save the measured costs, for a run that is to decide by the same ones (``costs=``)."""
         with self._writing():
             write_json(self.path / "costs.json", told)
 
     def todo(self, problems: Iterable[BenchmarkProblem]) -> Iterator[BenchmarkProblem]:
-        """Yield the problems that are still to be solved; raise UserError where two have one id."""
+        """Yield the unsolved problems; raise UserError if two problems have the same id."""
         seen: set[str] = set()
         for problem in problems:
             if problem.id in seen:
@@ -350,7 +350,7 @@ class OpenRun(RunFolder):
                 yield problem
 
     def append_rounds(self, problem_id: str, mode: Mode, rounds: Iterable[Round]) -> None:
-        """Write rounds as they come: all of a problem at once, or one by one."""
+        """Write rounds of a problem, all at once or one by one."""
         assert problem_id not in self.done, problem_id
         with self._writing():
             for r in rounds:
@@ -360,11 +360,11 @@ class OpenRun(RunFolder):
                 self._next[problem_id, mode] += 1
 
     def commit(self, line: Mapping[str, Any]) -> None:
-        """Write a problem's line (see ``problem_line``): from now on it is done."""
+        """Write a problem's line (see ``problem_line``), which marks the problem as done."""
         problem_id = line["id"]
         assert problem_id not in self.done, problem_id
         with self._writing():
-            self._rounds.sync()  # before the line that vouches for them
+            self._rounds.sync()  # before the line that commits them
             self._problems.append(line)
             self._problems.sync()
             self.done.add(problem_id)
@@ -373,15 +373,15 @@ class OpenRun(RunFolder):
             self._say("running")
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the result; the run is over."""
+        """Write the result and mark the run as finished."""
         with self._writing():
             write_json(self.path / "result.json", result)
             self._say("finished")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Check that the folder is still ours; nothing more is written once another process has it."""
-        assert self._lock is not None, self.path  # it was not finished before
+        """Check that the folder is still ours; write nothing more once another process has it."""
+        assert self._lock is not None, self.path  # only a finished run has no lock
         try:
             with os_errors_as_user_errors(self.path):
                 self._lock.check()
@@ -393,19 +393,19 @@ class OpenRun(RunFolder):
     def _say(self, state: State, error: str | None = None) -> None:
         said = status(self.about, state, self._begun, error)
         said |= {"done": len(self.done), "total": self.total}
-        # Not durable: it is for onlookers, and an fsync a problem would be paid for nothing.
+        # not durable: only people read it, so an fsync per problem would be wasted
         write_json(self.path / "status.json", said, durable=False)
 
     def discard(self) -> None:
-        """Remove what opening has written, where no problem was solved here: a false start."""
+        """Remove what opening the folder wrote, if no problem has been solved: a false start."""
         if self.done or self.result is not None or self._lost:
             return
         self._discarded = True
-        mark = ("status.json", "config.json", ".lock")  # behind what it marks
+        mark = ("status.json", "config.json", ".lock")  # removed after the files that they mark
         for name in (*_CONTENT, *mark):
             (self.path / name).unlink(missing_ok=True)
-        self.close()  # last: nobody else may begin here before it is empty
-        with contextlib.suppress(OSError):  # somebody else's files may be there
+        self.close()  # last: no other process may start here before the folder is empty
+        with contextlib.suppress(OSError):  # the folder may hold other files
             self.path.rmdir()
 
     def close(self) -> None:

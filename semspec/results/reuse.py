@@ -1,6 +1,6 @@
-"""Count what retrieval found and how much of it was kept: AdaPLD's tables 10 to 12, from the rounds of a run.
+"""Count what retrieval found and how much of it was kept: AdaPLD's tables 10 to 12, from a run's rounds.
 
-Counts are kept a problem, as whole numbers that can be added up; shares are made of them at the end.
+Each problem keeps whole numbers that can be added up; shares are computed at the end.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from semspec.types import Round
 
 FOUND = ("lexical", "semantic", "none")
-REFERENCE = "reference"  # where drafts were copied from texts that came with the problem
+REFERENCE = "reference"  # drafts copied from texts that came with the problem
 ORIGINS = ("main", "branch", "successor", "mismatch")
-LONGEST = 5  # lengths from here on are one class
-END = chr(0x10FFFF)  # of a reference, where tokens are characters
+LONGEST = 5  # this length and longer ones are one class
+END = chr(0x10FFFF)  # ends a reference whose tokens are written as characters
 
 
 def count(rounds: Iterable[Round]) -> dict[str, int]:
-    """Count rounds by how a match was found, where the kept tokens came from, and how many there were."""
+    """Count rounds by how a match was found, by where the kept tokens came from, and by their number."""
     counts: Counter[str] = Counter()
     for r in rounds:
         if r.found:
@@ -32,28 +32,28 @@ def count(rounds: Iterable[Round]) -> dict[str, int]:
 
 
 def predicted(rounds: Sequence[Round], references: Iterable[Sequence[int]]) -> tuple[int, int]:
-    """Count the tokens of a problem's references, each once: those that its text has taken over, and the others.
+    """Count which tokens of a problem's references its text has taken over, and the others; each token once.
 
-    A copy of which something was kept is followed to both sides as far as text and reference agree: all of
-    that is taken over, whoever wrote it, such as the token that a rule puts behind a whole draft.
+    A copied draft that was at least partly kept is extended to both sides as far as text and reference agree. All
+    these tokens count as taken over, whoever wrote them: for example the bonus token after a fully kept draft.
     """
     known = "".join(_characters(one) + END for one in references)
     text = "".join(_characters(r.tokens) for r in rounds)
     taken = bytearray(len(known))
-    at = end = written = 0  # behind the last of these stretches: in the references, and in the text
+    at = end = written = 0  # after the last such stretch: at in the references, end in the text
     for r in rounds:
         start, written = written, written + len(r.tokens)
         if r.found != REFERENCE or start + len(r.kept) <= max(start, end):
             continue
         copy = _characters(r.drafted)
-        # the nearest place behind, as the drafter looks for it, or before
+        # the next place after the last stretch, as the drafter searches, else the nearest before it
         place = known.find(copy, at)
         if place < 0 and (place := known.rfind(copy, 0, at + len(copy))) < 0:
             continue
         first, left = start, place
         while first > end and left and text[first - 1] == known[left - 1]:
             first, left = first - 1, left - 1
-        left += max(0, end - first)  # each token of the text counts once, too
+        left += max(0, end - first)  # count each token of the text only once, too
         end = max(start, end)
         at = place + end - start
         while end < len(text) and text[end] == known[at]:
@@ -64,20 +64,21 @@ def predicted(rounds: Sequence[Round], references: Iterable[Sequence[int]]) -> t
 
 
 def _characters(tokens: Iterable[int]) -> str:
-    """Write tokens as one character each, so that they are found at the speed of texts."""
+    """Write each token as one character, so that searching is as fast as in strings."""
     return "".join(map(chr, tokens))
 
 
 def figures(counts: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return shares; None where nothing was retrieved.
+    """Return shares; None if nothing was retrieved.
 
-    - ``found``: of the attempts, those with a lexical match, with a semantic one only, and without
-      (table 10), and those from a reference where there was one; ``recovered``: of the attempts without a lexical match, those with a semantic one.
-    - ``origin``: of the drafts, those whose last kept token came from the copy, from a branch, from a
-      branch's successor, and those of which nothing was kept (figure 4).
-    - ``rate``: drafts of which something was kept; ``branched``: of these, those that went along a
-      branch; ``length``: tokens kept of these on average (table 11).
-    - ``lengths``: of these, the shares that kept 1, 2, ... and 5 or more tokens (table 12).
+    - ``found``: the shares of lookups with a lexical match, only a semantic match, no match (table 10), and
+      a match in a reference if there were references; ``recovered``: of the lookups without a lexical match, the
+      share with a semantic one.
+    - ``origin``: the shares of drafts whose last kept token came from the copy, from a branch or from a
+      branch's successor, and of drafts rejected entirely (figure 4).
+    - ``rate``: the share of drafts kept at least partly; ``branched``: of these, the share that went along a
+      branch; ``length``: their mean number of kept tokens (table 11).
+    - ``lengths``: of these, the shares with 1, 2, ... and 5 or more kept tokens (table 12).
     """
     referred = counts.get(f"found_{REFERENCE}", 0)
     found = {name: counts.get(f"found_{name}", 0) for name in FOUND}

@@ -1,6 +1,6 @@
-"""The JSON schema of result.json: every reader of a run may rely on it (``metrics.summarise`` says what it means).
+"""The JSON schema of result.json, on which every reader of a run can rely (``metrics.summarise`` explains the figures).
 
-``python -m semspec.report schema=true`` prints it. It is in the part of JSON Schema (2020-12) that artifacts use, too.
+``python -m semspec.report schema=true`` prints it. It uses the same subset of JSON Schema (2020-12) as artifacts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def _interval(bound: Schema) -> Schema:
 def _object(
     properties: Mapping[str, Schema], *, nullable: bool = False, also: Mapping[str, Schema] = {}
 ) -> Schema:
-    """An object that has all of these, and nothing else but what it may ``also`` have."""
+    """Return the schema of an object that must have all ``properties`` and may have those in ``also``."""
     known = {"additionalProperties": False, "properties": {**properties, **also}}
     kind = ["object", "null"] if nullable else "object"
     return {"type": kind, "required": list(properties), **known}
 
 
 _SHARES = _interval(_BOUND | {"maximum": 1})
-_SIDES = _object(  # of ``bound.figures``
+_SIDES = _object(  # see ``bound.figures``
     {"nodes": _COUNT, **dict.fromkeys(("embedding", "logit", "both", "rare"), _SHARE)},
     nullable=True,
 )
@@ -60,7 +60,7 @@ _MODE: Mapping[str, Schema] = {  # figures of one mode
     "bound": _object(dict.fromkeys(("loose", "kept"), _SIDES), nullable=True),
     "prefix_reuse": {"type": "object", "additionalProperties": _SHARE},  # by the model's role
 }
-_ATTEMPTS: Mapping[str, Schema] = {"answers": _COUNT}  # where problems had several
+_ATTEMPTS: Mapping[str, Schema] = {"answers": _COUNT}  # if problems had several attempts
 _MACHINE: Mapping[str, Schema] = {
     "cpu": _TEXT,
     **dict.fromkeys(("cores", "cores_allowed", "threads"), _POSITIVE_OR_NULL),
@@ -116,7 +116,7 @@ SCHEMA: Schema = {
 
 
 def sound(result: Mapping[str, Any]) -> bool:
-    """Return True if the figures of result.json keep to today's schema."""
+    """Return True if the figures of result.json match today's schema, apart from provenance."""
     figures = {name: value for name, value in result.items() if name != "provenance"}
     schema = {**SCHEMA, "required": [n for n in SCHEMA["required"] if n != "provenance"]}
     try:

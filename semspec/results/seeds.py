@@ -1,9 +1,8 @@
-"""Averages over seeds: runs that differ in nothing but their seeds, and the figures of all of them together.
+"""Averages over seeds: the joint figures of runs that differ only in their seeds.
 
-Every seed answers the same problems, so problems are the unit: each is averaged over its seeds first, and
-intervals are over problems, as those of several attempts are (``results.attempts``). Three seeds of 30 problems
-tell more than one, and less than 90 problems would. Another ``benchmark.seed`` draws other problems, where the
-benchmark says so (``Benchmark.seed_draws``): they are added to the others.
+All seeds answer the same problems, so each problem is first averaged over its seeds, and intervals are over problems, as
+with several attempts (``results.attempts``). Three seeds of 30 problems tell more than one seed, but less than 90
+problems. If another ``benchmark.seed`` draws other problems (``Benchmark.seed_draws``), all problems are pooled.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True)
 class Average:
-    """The figures of some jobs together, which differ in their seeds alone."""
+    """The joint figures of jobs that differ only in their seeds."""
 
-    options: str  # what their names share
+    options: str  # the part that their names share
     jobs: tuple[str, ...]
-    figures: dict[str, Any]  # as in result.json, and ``acceptance_rate_interval``
+    figures: dict[str, Any]  # as in result.json, plus ``acceptance_rate_interval``
 
     @property
     def name(self) -> str:
@@ -43,9 +42,9 @@ class Average:
 
 
 def averages(runs: Iterable[Named]) -> list[Average]:
-    """Average finished runs over their seeds: one entry for all that have everything else in common.
+    """Average finished runs over their seeds: one entry for each group that agrees in all other options.
 
-    A run that is alone has no average. Of two with the same seeds, the first one counts.
+    A group of one run has no average. Of two runs with the same seeds the first counts.
     """
     found = [list(group.values()) for group in _by_seeds(runs) if len(group) > 1]
     made = []
@@ -59,18 +58,18 @@ def averages(runs: Iterable[Named]) -> list[Average]:
 
 
 def figures_of(folders: Sequence[RunFolder]) -> dict[str, Any]:
-    """Return the figures of several runs together, each problem averaged over them first.
+    """Return the joint figures of several runs; each problem is first averaged over the runs.
 
-    As ``metrics.summarise`` gives them, where the runs are further attempts at the same problems. Speed-up and
-    acceptance are ratios of sums over problems of these averages, with a bootstrap over problems.
+    ``metrics.summarise`` computes them with the runs as further attempts at the same problems. Speed-up and
+    acceptance are ratios of sums of these averages over problems, with a bootstrap over problems.
     """
-    units: list[tuple[str, Pair]] = []  # kept and drafted, by problem
-    walls: list[tuple[str, Pair]] = []  # of the target alone, and of the configuration
+    units: list[tuple[str, Pair]] = []  # problem, (kept, drafted)
+    walls: list[tuple[str, Pair]] = []  # problem, (target alone, this configuration)
 
     def lines() -> Iterator[Line]:
         for folder in folders:
             for line in folder.problem_lines():
-                # ids may be mere numbers: a problem is the same if its question is
+                # ids may be mere numbers, so identify a problem by its question, too
                 asked = {name: line.get(name) for name in ("question", "gold")}
                 problem = digest({"id": problem_of(line), **asked})
                 units.append((problem, (line["kept_units"], line["drafted_units"])))
@@ -85,14 +84,14 @@ def figures_of(folders: Sequence[RunFolder]) -> dict[str, Any]:
 
 
 def _ratio_of_means(pairs: Sequence[tuple[str, Pair]]) -> tuple[float | None, Interval | None]:
-    """Return sum(first) / sum(second) over problems, of each one's means, and its bootstrap interval."""
+    """Return sum(first) / sum(second) of the problems' means, and its bootstrap interval."""
     groups = by_problem((problem for problem, _ in pairs), (pair for _, pair in pairs))
     means = [(sum(a for a, _ in g) / len(g), sum(b for _, b in g) / len(g)) for g in groups]
     return ratio(sum(a for a, _ in means), sum(b for _, b in means)), ratio_interval(means)
 
 
 def _by_seeds(runs: Iterable[Named]) -> list[dict[tuple[Any, Any], Named]]:
-    """Group runs by all options but their seeds; within a group by the seeds."""
+    """Group runs by all options except the seeds; within a group, index them by seeds."""
     alike: dict[str, list[tuple[Named, dict[str, Any]]]] = {}
     for name, folder in runs:
         if config := folder.config:
@@ -113,12 +112,12 @@ def _rest(options: dict[str, Any]) -> str:
 
 
 def _seed_draws(options: dict[str, Any]) -> bool:
-    """Say if another seed of these options' benchmark means other problems."""
+    """Return True if another seed of the benchmark draws other problems."""
     known = registry.plugins("benchmark").get(options.get("plugins.benchmark", ""))
     return known is not None and bool(known.cls.seed_draws)
 
 
 def _in_common(names: Sequence[str]) -> str:
-    """Return the parts that all names have: ``accept=logprob`` of ``accept=logprob,seed=0`` and the like."""
+    """Return the parts common to all names: ``accept=logprob`` for ``accept=logprob,seed=0`` and so on."""
     parts = [re.split(r"[,/]\s*", name) for name in names]
     return ", ".join(part for part in parts[0] if all(part in other for other in parts))

@@ -1,4 +1,4 @@
-"""Test shares for differences beyond chance: exact tests, and intervals that hold for few trials."""
+"""Test differences of shares for significance: exact tests, and intervals that are valid for few trials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from semspec.results.attempts import Groups, counts_of, mean_of, worth
 from semspec.results.metrics import Z95, Interval, wilson
 
 ALPHA = 0.05
-FEWEST = 6  # problems: five that all point the same way happen by chance once in 16
+FEWEST = 6  # problems: five that all point one way happen by chance once in 16 times
 
 
 Sides = Sequence[tuple[bool, bool]]
@@ -17,9 +17,9 @@ Sides = Sequence[tuple[bool, bool]]
 
 
 def paired_by_problem(groups: Sequence[Sides], z: float = Z95) -> tuple[float, Interval]:
-    """Return B's share minus A's over the same problems, and its interval, over problems.
+    """Return B's share minus A's over the same problems, and its interval over problems.
 
-    Newcombe's (``paired_difference``), of as many answers as the attempts are worth.
+    It is Newcombe's interval (``paired_difference``), with as many answers as the attempts are worth.
     """
     kinds = ((True, True), (True, False), (False, True), (False, False))
     answers, trials = sum(map(len, groups)), worth([[b - a for a, b in g] for g in groups], z)
@@ -32,10 +32,10 @@ def paired_by_problem(groups: Sequence[Sides], z: float = Z95) -> tuple[float, I
 
 
 def by_problem_apart(a: Groups, b: Groups, z: float = Z95) -> tuple[float, Interval, float]:
-    """Return B's share minus A's over different problems, its interval, over problems, and a two-sided p-value.
+    """Return B's share minus A's over different problems, its interval over problems, and a two-sided p-value.
 
-    The p-value is the exact one of the permutations of the answers, where each problem has one; else the level at which the
-    interval begins to hold 0.
+    With one answer per problem the p-value is that of the exact permutation test; otherwise it is the level at which the
+    interval starts to include 0.
     """
     if all(len(group) == 1 for group in (*a, *b)):
         counts = int(sum(map(sum, a))), len(a), int(sum(map(sum, b))), len(b)
@@ -45,7 +45,7 @@ def by_problem_apart(a: Groups, b: Groups, z: float = Z95) -> tuple[float, Inter
     def interval_of(z: float) -> Interval:
         return apart(a, b, z)
 
-    low, high = 0.0, 12.0  # the widest that leaves 0 out lies between
+    low, high = 0.0, 12.0  # bisect for the widest interval that excludes 0
     for _ in range(60):
         middle = (low + high) / 2
         ends = interval_of(middle)
@@ -64,7 +64,7 @@ def paired_difference(
 ) -> Interval:
     """Return the interval of B's share minus A's over the same trials: Newcombe (1998), Statistics in Medicine 17, method 10.
 
-    Unlike a bootstrap it has a width where no trial changed sides. ``z``: 95 % by default.
+    Unlike a bootstrap interval, it has a width even if no trial changed sides. ``z``: 95 % by default.
     """
     n = both + only_a + only_b + neither
     a, b = both + only_a, both + only_b
@@ -97,7 +97,7 @@ def _newcombe(
 
 
 def permutation(right_a: int, n_a: int, right_b: int, n_b: int) -> float:
-    """Return the two-sided p-value over all ways to deal the answers to the runs (Fisher's exact test)."""
+    """Return the two-sided p-value over all assignments of the answers to the two runs (Fisher's exact test)."""
     right, n = right_a + right_b, n_a + n_b
     whole = math.comb(n, right)
 
@@ -110,7 +110,7 @@ def permutation(right_a: int, n_a: int, right_b: int, n_b: int) -> float:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Adjust p-values by Holm's (1979) correction: of many comparisons some look unlike by chance alone."""
+    """Adjust p-values for multiple comparisons by Holm's correction (1979)."""
     known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     worst = 0.0

@@ -1,4 +1,4 @@
-"""Count the accepted drafted steps that are wrong, where the benchmark knows the truth of steps."""
+"""Count accepted drafted steps that are wrong, if the benchmark knows the truth of steps."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Decode = Callable[[Sequence[int]], str]
 def accepted_steps(
     outcome: Outcome, text: str, grade: Grade, decode: Decode
 ) -> dict[str, int] | None:
-    """Count steps of a turn that were drafted and accepted whole, and those of them that are wrong.
+    """Count the steps of an output that were drafted and accepted as a whole, and the wrong ones among them.
 
-    None where the benchmark knows nothing of steps. ``decode`` leaves ends of text out, as ``text``
-    does; what is salvaged of a rejected step was not accepted.
+    None if the benchmark does not grade steps. ``decode`` omits end-of-text tokens, as ``text`` does. What is salvaged
+    from a rejected step does not count as accepted.
     """
     if not grade.steps:
         return None
-    before = len(text) - len(decode(outcome.tokens))  # a tag that the prompt has opened
+    before = len(text) - len(decode(outcome.tokens))  # length of a tag opened by the prompt
     kept: list[tuple[int, int]] = []
     at = 0
     for done in outcome.rounds:
@@ -33,7 +33,7 @@ def accepted_steps(
             start = kept.pop()[0] if kept and kept[-1][1] == start else start
             kept.append((start, end))
         at += len(done.kept) + len(done.written) + len(done.handed)
-    # what the budget cut off is no step that anybody judged
+    # the rule has not judged a last step that the budget cut off
     steps = grade.steps[:-1] if outcome.finish == "budget" else grade.steps
     written = [(start, start + len(text[start:end].rstrip()), true) for start, end, true in steps]
     found = [true for start, end, true in written if any(a <= start and end <= b for a, b in kept)]

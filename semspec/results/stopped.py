@@ -1,4 +1,4 @@
-"""How much of the thinking a stopper saved, and what that did to the answers."""
+"""How much thinking a stopper saved, and how that changed the answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from semspec.decoding.hopeless import HOPELESS
 from semspec.decoding.stopping import Thought
 from semspec.types import Outcome
 
-# in the details of a line
+# keys in the details of a line of problems.jsonl
 THINKING = "thinking_tokens"
 STOPPED, LIMITED, TRIED = "stopped", "stopped_by_limit", "stop_trials"
 GIVEN_UP = "stopped_as_hopeless"
@@ -17,7 +17,7 @@ HARMED, MENDED, UNSTOPPED = "stop_harmed", "stop_mended", "unstopped_thinking_to
 
 
 def thought(outcome: Outcome, piece: Callable[[int], str], opened: bool) -> int:
-    """Count the tokens of the thinking, without the words that a stopper has closed it in."""
+    """Count the tokens of the thinking, without the words with which a stopper closed it."""
     reading = Thought(piece, opened)
     for done in outcome.rounds:
         if "closed" in done.stop:
@@ -28,7 +28,7 @@ def thought(outcome: Outcome, piece: Callable[[int], str], opened: bool) -> int:
 
 
 def counted(outcome: Outcome) -> dict[str, int]:
-    """Count whether the thinking was closed, by whom, and how often the stopper tried."""
+    """Count whether the thinking was closed, for which reason, and how often the stopper asked."""
     by = [done.stop["closed"] for done in outcome.rounds if "closed" in done.stop]
     tried = sum(len(done.stop.get("asked", ())) for done in outcome.rounds)
     return {
@@ -40,7 +40,7 @@ def counted(outcome: Outcome) -> dict[str, int]:
 
 
 def compared(correct: bool | None, otherwise: bool | None, tokens: int) -> dict[str, int]:
-    """Compare an answer with the one without the stop, whose thinking took so many tokens; {} where either is not graded."""
+    """Compare an answer with the one without the stop, whose thinking took ``tokens``; {} if either is not graded."""
     if correct is None or otherwise is None:
         return {}
     harmed, mended = otherwise and not correct, correct and not otherwise

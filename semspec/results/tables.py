@@ -1,4 +1,4 @@
-"""costs.json: what a run has measured of its engines and learned of its drafts, for a run that is to decide alike."""
+"""costs.json: a run's measured engine costs and what it learned about its drafts, for runs that are to decide alike."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A table that was read: costs that stay as they are, and what was learned of each drafter; by default an empty one."""
+    """A table read from a file: fixed costs, and what was learned about each drafter; empty by default."""
 
     file: Path = Path()
     costs: Costs = field(default_factory=Costs)
     learned: Mapping[str, Any] = field(default_factory=dict)
 
     def fill(self, economy: Economy) -> None:
-        """Let a drafter's economy begin with what was learned; raise UserError where that is damaged."""
+        """Start a drafter's economy from what was learned; raise UserError if that is damaged."""
         if (told := self.learned.get(economy.who)) is None:
             return
         try:
@@ -35,7 +35,7 @@ class Recorded:
 
 
 def read(place: str) -> Recorded:
-    """Read a table from its file or from a run's folder; raise UserError where there is none."""
+    """Read a table from its file or from a run's folder; raise UserError if there is none."""
     file = Path(place) / FILE if Path(place).is_dir() else Path(place)
     told = read_json(file)
     if told is None:
@@ -52,7 +52,7 @@ def read(place: str) -> Recorded:
 
 
 def told(costs: Costs, economies: Mapping[str, Economy]) -> dict[str, Any]:
-    """Return what ``read`` reads."""
+    """Return the table's content as JSON, for ``read``."""
     learned = {who: economy.told() for who, economy in economies.items()}
     return {"version": VERSION, "costs": costs.told(), "learned": learned}
 

@@ -1,1 +1,1 @@
-"""Reading from and writing to disk: files, locks, digests and the terminal."""
+"""Disk access (files, locks, digests) and safe terminal output."""

@@ -1,4 +1,4 @@
-"""Where semspec keeps what it has measured on this machine, to take it again in a later run."""
+"""The folder where semspec caches measurements of this machine for later runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VARIABLE = "SEMSPEC_CACHE"
 
 
 def cache(name: str) -> Path:
-    """Return a folder of the user's cache, which need not exist: $SEMSPEC_CACHE, or semspec/ where caches are."""
+    """Return a cache folder, which may not exist yet: in $SEMSPEC_CACHE, or in semspec/ in the user's cache."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).expanduser() / name

@@ -1,4 +1,4 @@
-"""Read rows of data sets (parquet, JSONL, JSON lists, CSV); no code of theirs is executed."""
+"""Read rows of data sets (parquet, JSONL, JSON lists, CSV) without executing any code of theirs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Rows = Iterator[tuple[str, Any]]
 def tables(path: Path, patterns: Sequence[str] = ("*",)) -> list[Path]:
     """Return the files of a data set: ``path`` itself, or the files in it that match ``patterns``.
 
-    A folder may be a snapshot of the repository or just hold the files, so that patterns are tried
-    on the path within it and on the name. Where there is parquet, other formats are copies of it.
+    A folder may be a snapshot of the repository or only hold the files, so patterns are matched
+    against the path within it and the name. If there is parquet, other formats are taken for copies.
     """
     if path.is_file():
         return [path]
@@ -38,7 +38,7 @@ def tables(path: Path, patterns: Sequence[str] = ("*",)) -> list[Path]:
 
 
 def read(file: Path) -> Rows:
-    """Yield the rows of one file, of JSON line by line; raises UserError if it cannot be read."""
+    """Yield the rows of one file (JSON line by line); raise UserError if it cannot be read."""
     try:
         if file.suffix == ".parquet":
             yield from _numbered(file.name, _parquet(file))
@@ -59,7 +59,7 @@ def _numbered(name: str, rows: Any) -> Rows:
 
 
 def _opened(file: Path, newline: str) -> io.TextIOWrapper:
-    """Open a regular text file; raises OSError as ``foreign.open_plain`` does."""
+    """Open a regular text file; raise OSError as ``foreign.open_plain`` does."""
     return io.TextIOWrapper(foreign.open_plain(file), encoding="utf-8-sig", newline=newline)
 
 
@@ -80,7 +80,7 @@ def _parquet(file: Path) -> Iterator[Any]:
 
 
 def _json(file: Path) -> Rows:
-    # a line may hold U+2028 as it is: only "\n" ends one
+    # only "\n" ends a line: it may contain U+2028
     with _opened(file, "\n") as opened:
         for number, line in enumerate(iter(lambda: opened.readline(LARGEST), ""), 1):
             if listed := number == 1 and line.lstrip().startswith("["):

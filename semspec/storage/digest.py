@@ -1,4 +1,4 @@
-"""Compare configurations: a digest that is equal for equal ones, and a list of differences."""
+"""Compare configurations by a digest or by a list of differences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATER: Mapping[str, Any] = {
     "shots": 0,
     "system": "",
     "remember": 0,
-    "match": 0,  # this and what follows: of hybrid
+    "match": 0,  # from here to tree_nodes: options of draft=hybrid
     "lm": "embedded/tiny-draft",
     "eagle3": "embedded/eagle3-tiny",
     "chain": 5,
@@ -52,7 +52,7 @@ def flat(config: Mapping[str, Any], free: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def value_of(options: Mapping[str, Any], name: str, unset: Any = None) -> Any:
-    """Return a dotted option's value; of one that is not recorded, what it was before it existed."""
+    """Return a dotted option's value; if it is not recorded, the value it amounted to before it existed."""
     return options.get(name, LATER.get(name.rpartition(".")[2], unset))
 
 
@@ -65,12 +65,12 @@ def digest(config: Mapping[str, Any], free: Sequence[str] = ()) -> str:
 def difference(
     was: Mapping[str, Any], now: Mapping[str, Any], free: Sequence[str] = ()
 ) -> str | None:
-    """Describe what differs in a few words; return None if nothing does."""
+    """Describe the differences in a few words; return None if there are none."""
     sides = [flat(side, free) for side in (was, now)]
     every = sorted({key for side in sides for key in side})
     old, new = ({k: _told(side, k) for k in every} for side in sides)
     keys = [key for key in every if old[key] != new[key]]
-    # another plugin has other options: its name says it
+    # a changed plugin changes its options, too: name only the plugin
     groups = [key.removeprefix(PLUGINS) for key in keys if key.startswith(PLUGINS)]
     keys = [key for key in keys if key.partition(".")[0] not in groups]
     keys.sort(key=lambda key: not key.startswith(PLUGINS))

@@ -1,4 +1,4 @@
-"""Write files that survive a kill at any moment: replaced as a whole, or appended in whole lines."""
+"""Write files that survive a kill at any moment: replace them as a whole, or append whole lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 @contextlib.contextmanager
 def os_errors_as_user_errors(folder: Path) -> Iterator[None]:
-    """Turn an OSError into a UserError that names the folder and the way out."""
+    """Turn an OSError into a UserError that names the folder and a way out."""
     try:
         yield
     except OSError as error:
@@ -62,7 +62,7 @@ def _finite(value: Any) -> Any:
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
-    """Return JSON that every reader takes: ASCII (models emit lone surrogates), null for NaN and infinity."""
+    """Return JSON that every reader accepts: ASCII (models emit lone surrogates), null for NaN and infinity."""
     separators = (",", ": ") if indent else (",", ":")
     strict = partial(json.dumps, allow_nan=False, indent=indent, separators=separators)
     try:
@@ -73,7 +73,7 @@ def dumps(value: Any, indent: int | None = None) -> str:
 
 def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
-    while view:  # usually one write; a full disk takes a part and refuses the rest
+    while view:  # usually one write; a full disk takes only a part
         view = view[os.write(fd, view) :]
 
 
@@ -81,7 +81,7 @@ def sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
-    except OSError as error:  # some network file systems cannot; the rename itself is still atomic
+    except OSError as error:  # some network file systems cannot; the rename is atomic anyway
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -90,8 +90,8 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, durable: bool = True) -> Iterator[int]:
-    """Yield a descriptor whose content replaces ``path`` at the end; on an error ``path`` stays as it was."""
-    temporary = path.with_name(f".{path.name}.tmp")  # a fixed name: overwrites what a kill left
+    """Yield a file descriptor whose content replaces ``path`` at the end; on an error ``path`` is unchanged."""
+    temporary = path.with_name(f".{path.name}.tmp")  # a fixed name: overwrites a killed write
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         try:
@@ -110,7 +110,7 @@ def replacing(path: Path, durable: bool = True) -> Iterator[int]:
 
 
 def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:
-    """Write a file atomically: completely, or not at all."""
+    """Write a file atomically: completely or not at all."""
     with replacing(path, durable) as fd:
         write_all(fd, data)
 
@@ -125,7 +125,7 @@ def write_text(path: Path, text: str, durable: bool = False) -> None:
 
 
 def read_json(path: Path) -> Any | None:
-    """Return what semspec wrote, None if missing or no JSON; ``foreign`` reads others' files."""
+    """Read JSON written by semspec, None if it is missing or invalid; for others' files see ``foreign``."""
     try:
         return json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):
@@ -133,7 +133,7 @@ def read_json(path: Path) -> Any | None:
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines that end in a newline; what follows the last one is torn or still being written."""
+    """Yield the lines that end in a newline; the rest is torn or still being written."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -164,14 +164,14 @@ class LineFile:
     def append(self, value: Any) -> None:
         """Append one line in one write; if that fails, remove the part that was written.
 
-        Raises FolderLostError if another process changed the file: not every file system has locks.
+        Raises FolderLostError if another process changed the file, since not every file system has locks.
         """
         data = (dumps(value) + "\n").encode()
         self._check()
         try:
             write_all(self._fd, data)
         except BaseException:  # an interrupt may also come between the parts of a write
-            with contextlib.suppress(OSError):  # else the next start cuts the torn line off
+            with contextlib.suppress(OSError):  # otherwise the next start removes the torn line
                 os.ftruncate(self._fd, self._size)
             raise
         self._size += len(data)
@@ -196,7 +196,7 @@ class LineFile:
 
 
 def cut(path: Path, size: int) -> None:
-    """Shorten a file in place, which needs no space; after a kill it has the old length or the new."""
+    """Shorten a file in place, which needs no disk space; after a kill it has its old or its new length."""
     fd = os.open(path, os.O_WRONLY)
     try:
         os.ftruncate(fd, size)
@@ -206,22 +206,22 @@ def cut(path: Path, size: int) -> None:
 
 
 def cut_torn_line(path: Path) -> None:
-    """Remove what follows the last newline, and a last line that is not a JSON object."""
+    """Remove an unfinished last line, and then a last line that is not a JSON object."""
     if not path.exists():
         return
     size = good = 0
     last = b""
     for line in whole_lines(path):
         good, size, last = size, size + len(line), line
-    if last and parse(last) is None:  # a crash of the machine may leave zeros before the newline
+    if last and parse(last) is None:  # a machine crash may leave zeros before the newline
         size = good
     if size != path.stat().st_size:
         cut(path, size)
 
 
 def keep_lines(path: Path, ids: set[str]) -> None:
-    """Drop every line whose ``id`` is not in ``ids``, and every line that cannot be read."""
-    end = size = 0  # bytes of the kept lines before the first dropped one, of all whole lines
+    """Drop every line whose ``id`` is not in ``ids``, and every unreadable line."""
+    end = size = 0  # bytes: of the kept lines before the first dropped one; of all whole lines
     later = dropped = False  # later: a kept line follows a dropped one
     for line in whole_lines(path):
         size += len(line)

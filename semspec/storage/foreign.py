@@ -1,6 +1,6 @@
-"""Read files that others made: regular files of a bounded size, parsed strictly, refused in one line.
+"""Read untrusted files: only regular files of bounded size, parsed strictly, with one-line errors.
 
-Everything that came from elsewhere (a model's folder, an artifact, a data set's options) is read by
+Everything that comes from elsewhere (a model's folder, an artifact, a data set's options) is read by
 one of three functions: ``read_text``, ``read_json`` and ``open_tensors``.
 """
 
@@ -23,10 +23,10 @@ from semspec.errors import UserError, first_line
 
 LARGEST_TEXT = 16 * 2**20  # bytes of a text or of JSON
 LARGEST_HEADER = 16 * 2**20  # bytes of a safetensors header: some 100,000 tensors
-LARGEST_TOKEN = 1 << 24  # token ids and the sizes of models are below this
+LARGEST_TOKEN = 1 << 24  # token ids and vocabulary sizes are below this
 INTACT = "take an intact copy"
-SETTLED = 2 * 10**9  # ns after which a second write is sure to change the file's time
-_SHOWN = 40  # characters of a number in an error
+SETTLED = 2 * 10**9  # ns after which another write is sure to change the file's time
+_SHOWN = 40  # characters of a value shown in an error
 
 
 Place = tuple[str, list[int], int, int]
@@ -38,7 +38,7 @@ class MissingFileError(UserError):
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Open a regular file; raises OSError for others: opening a pipe would wait for a writer."""
+    """Open a regular file; raise OSError for others, because opening a pipe would wait for a writer."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -47,7 +47,7 @@ def open_plain(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path, largest: int = LARGEST_TEXT) -> bytes:
-    """Read a whole file; raises OSError as ``open_plain`` does, and ValueError if it is too large."""
+    """Read a whole file; raise OSError as ``open_plain`` does, ValueError if it is too large."""
     with open_plain(path) as file:
         data = file.read(largest + 1)
     if len(data) > largest:
@@ -56,7 +56,7 @@ def read_bytes(path: Path, largest: int = LARGEST_TEXT) -> bytes:
 
 
 def read_text(path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT) -> str:
-    """Read a UTF-8 text file; raises UserError with the way out if that fails."""
+    """Read a UTF-8 text file; raise UserError with the way out if that fails."""
     with _refused(path, way_out):
         return read_bytes(path, largest).decode("utf-8")
 
@@ -64,7 +64,7 @@ def read_text(path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT) ->
 def read_json(
     path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT, finite: bool = True
 ) -> Any:
-    """Read JSON, with ``finite`` without NaN and infinities; raises UserError with the way out."""
+    """Read JSON (``finite``: refuse NaN and infinities); raise UserError with the way out if that fails."""
     with _refused(path, way_out):
         return parse(read_bytes(path, largest), finite)
 
@@ -72,7 +72,7 @@ def read_json(
 def read_object(
     path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT, finite: bool = True
 ) -> dict[str, Any]:
-    """Read a JSON object as ``read_json`` does; raises UserError if it is something else."""
+    """Read a JSON object as ``read_json`` does; raise UserError if it is not an object."""
     value = read_json(path, largest, way_out, finite)
     if not isinstance(value, dict):
         raise UserError(f"{path} is not a JSON object: {way_out}")
@@ -97,9 +97,9 @@ def parse(data: bytes, finite: bool = True) -> Any:
 def open_tensors(
     path: Path, largest_header: int = LARGEST_HEADER, way_out: str = INTACT
 ) -> Iterator[Any]:
-    """Open a safetensors file; raises UserError with the way out if anything is wrong with it.
+    """Open a safetensors file; raise UserError with the way out if anything is wrong with it.
 
-    The library's own reader would wait for a pipe and accept a header of 100 MB.
+    The checks come first because the library itself would block on a pipe and accept a header of 100 MB.
     """
     with _refused(path, way_out):
         with open_plain(path) as file:
@@ -116,13 +116,13 @@ def _header_length(file: BufferedReader, largest: int) -> int:
 
 
 def tensor_places(path: Path) -> dict[str, Place]:
-    """Return where every tensor is; raises UserError as ``open_tensors`` does."""
+    """Return the place of every tensor in the file; raise UserError as ``open_tensors`` does."""
     with _refused(path, INTACT):
         return read_places(path)[0]
 
 
 def read_places(path: Path, largest: int = LARGEST_HEADER) -> tuple[dict[str, Place], int, int]:
-    """Return where a file's tensors are, where the first begins, and the file's size.
+    """Return the places of a file's tensors, the offset at which tensor data begin, and the file's size.
 
     Raises OSError or ValueError if there is no valid header.
     """
@@ -148,7 +148,7 @@ def read_places(path: Path, largest: int = LARGEST_HEADER) -> tuple[dict[str, Pl
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:
-    """Return a value that every write changes; None just after one: a second may go unnoticed."""
+    """Return a value that changes with every write; None just after a write, when another could go unnoticed."""
     state = path.stat()
     if time.time_ns() - state.st_mtime_ns < SETTLED:
         return None
@@ -156,7 +156,7 @@ def stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def token_ids(value: object, where: str) -> frozenset[int]:
-    """Return token ids from None, one id or a list; raises UserError for anything else."""
+    """Return token ids from None, one id or a list; raise UserError for anything else."""
     found: Sequence[Any] = value if isinstance(value, list) else [] if value is None else [value]
     for token in found:
         if type(token) is not int or not 0 <= token < LARGEST_TOKEN:
@@ -168,7 +168,7 @@ def token_ids(value: object, where: str) -> frozenset[int]:
 
 @contextmanager
 def _refused(path: Path, way_out: str) -> Iterator[None]:
-    """Turn every error that reading a file can raise into a UserError of one line."""
+    """Turn any error from reading a file into a one-line UserError."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,6 +1,6 @@
-"""Check values against the part of JSON Schema (2020-12) that configs need.
+"""Check values against the subset of JSON Schema (2020-12) that configs need.
 
-An unknown keyword in a schema is an assertion error, so that no check is silently left out.
+An unknown keyword in a schema raises AssertionError, so that no check is silently skipped.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def array(items: Schema, **limits: int | bool) -> dict[str, Any]:
 
 
 def mapping(values: Schema) -> dict[str, Any]:
-    """Return the schema of an object with any names, all of whose values are like this."""
+    """Return the schema of an object with any names, whose values all have the schema ``values``."""
     return {"type": "object", "additionalProperties": values}
 
 
 def record(**properties: Schema) -> dict[str, Any]:
-    """Return the schema of an object that has all of these properties and nothing else."""
+    """Return the schema of an object with exactly these properties."""
     return {
         "type": "object",
         "required": list(properties),
@@ -56,7 +56,7 @@ def record(**properties: Schema) -> dict[str, Any]:
 
 
 def check(value: Any, schema: Schema, path: str = "") -> None:
-    """Raise ValueError with the place in ``value`` that does not fit the schema."""
+    """Raise ValueError, naming the place in ``value``, if it does not fit the schema."""
     unknown = set(schema) - _KNOWN
     assert not unknown, f"schema at {path or 'the top'}: unknown keywords {unknown}"
     where = path or "the config"
@@ -111,7 +111,7 @@ def _range(where: str, value: float, least: float | None, most: float | None, un
 
 
 def _is(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):  # to Python a bool is an int
+    if isinstance(value, bool):  # in Python a bool is an int
         return kind == "boolean"
     return isinstance(value, _TYPES[kind])
 

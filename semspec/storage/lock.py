@@ -13,9 +13,9 @@ from semspec.errors import UserError
 _NAME = ".lock"
 _OURS: set[Path] = set()  # a POSIX lock does not stop its own process from locking again
 
-# A POSIX lock (fcntl) rather than flock: it is not inherited, so that a worker that outlives a
-# killed run does not keep the folder. Its trap: closing *any* descriptor of the file gives the lock
-# up, so that this process must never open a lock file that it holds a second time.
+# A POSIX lock (fcntl), not flock, because it is not inherited: a worker that outlives a killed run
+# does not keep the folder locked. The pitfall: closing *any* descriptor of the file releases the
+# lock, so this process must never open a lock file that it already holds.
 
 
 class FolderInUseError(UserError):
@@ -23,11 +23,11 @@ class FolderInUseError(UserError):
 
 
 class FolderLostError(UserError):
-    """Another process writes in a folder that this one has begun to write in."""
+    """Another process writes to a folder that this process has begun to write to."""
 
 
 class FolderLock:
-    """A lock that is held from creation until ``release``, or until the process ends in any way."""
+    """A lock held from creation until ``release`` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
@@ -37,7 +37,7 @@ class FolderLock:
         _OURS.add(self._folder)
 
     def _locked(self, flags: int) -> int:
-        """Open and lock the lock file; raises UserError if another process or program holds it."""
+        """Open and lock the lock file; raise UserError if another process holds it or semspec did not write it."""
         fd = os.open(self._folder / _NAME, os.O_RDWR | os.O_CREAT | flags, 0o666)
         holder = os.read(fd, 40).decode(errors="replace").strip()
         try:
@@ -55,7 +55,7 @@ class FolderLock:
             raise UserError(
                 f"{self._folder / _NAME} was not written by semspec; choose another hydra.run.dir"
             )
-        with contextlib.suppress(OSError):  # the holder is only for the message
+        with contextlib.suppress(OSError):  # the process id is only for the error message
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd
@@ -63,7 +63,7 @@ class FolderLock:
     def check(self) -> None:
         """Raise FolderLostError if another process holds the folder by now.
 
-        This happens when somebody deletes the lock file. If it is only missing, it is made again.
+        That can happen after somebody deletes the lock file. If it is only missing, create it again.
         """
         own = os.fstat(self._fd)
         try:
@@ -86,7 +86,7 @@ class FolderLock:
 
 
 def lost(place: Path) -> FolderLostError:
-    """Return the error for a process that must stop writing because another one writes there, too."""
+    """Return the error that stops this process because another one writes to the same place."""
     return FolderLostError(
         f"{place} was changed by another process while this one wrote in it: this one stops; wait"
         " for the other, then give the same command again"

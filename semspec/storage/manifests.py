@@ -1,7 +1,6 @@
-"""manifest.json: size and sha256 of every file of an artifact, and of the manifest itself.
+"""manifest.json: size and sha256 of every file of an artifact, and the manifest's own sha256.
 
-There is exactly one way to write it, so that a flipped byte anywhere in the folder is found, also in the
-manifest itself.
+There is exactly one valid way to write it, so a flipped byte anywhere in the folder is found, even in the manifest.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from semspec.storage.json_schema import integer, mapping, record, string
 NAME, FORMAT = "manifest.json", 1
 LARGEST = 2**20  # bytes of a manifest
 LARGEST_HASHED = 2**28  # bytes: larger files of models and datastores are not hashed at each load
-THEIRS = {".gitattributes", ".cache"}  # files that the Hub and its client put beside an artifact
+THEIRS = {".gitattributes", ".cache"}  # added to an artifact's folder by the Hub and its client
 UNFINISHED = ".semspec-unfinished"  # marks a folder that semspec is writing or removing
 PICKLES = {
     *(".pkl", ".pickle", ".p", ".pt", ".pth", ".ckpt", ".bin", ".joblib", ".dill", ".npy"),
@@ -45,7 +44,7 @@ def sha256(path: Path) -> str:
 
 
 def hashed(path: Path) -> str:
-    """Return the sha256 of a file, computed again only after the file was written."""
+    """Return the sha256 of a file, cached until the file is written again."""
     stamp = foreign.stamp(path)
     return sha256(path) if stamp is None else _hashed(path, stamp)
 
@@ -56,7 +55,7 @@ def _hashed(path: Path, _: tuple[int, ...]) -> str:
 
 
 def names(folder: Path) -> list[str]:
-    """List the files in the folder except the manifest and those of the Hub's client."""
+    """List the files in the folder except the manifest and those added by the Hub or its client."""
     beside = THEIRS | {NAME, UNFINISHED}
     return sorted(f.name for f in folder.iterdir() if f.name not in beside)
 
@@ -77,7 +76,7 @@ def strange_in_repository(names: Iterable[str]) -> str | None:
 
 
 def make(kind: str, version: int, files: Mapping[str, tuple[int, str]]) -> bytes:
-    """Return the manifest of ``files``, a mapping from name to size and sha256."""
+    """Return the manifest's bytes for ``files``, a mapping from name to size and sha256."""
     content: dict[str, Any] = {
         "format": FORMAT,
         "kind": kind,
@@ -89,7 +88,7 @@ def make(kind: str, version: int, files: Mapping[str, tuple[int, str]]) -> bytes
 
 
 def seal(folder: Path, kind: str, version: int) -> None:
-    """Write the manifest of the folder's present files; raises UserError if one is not allowed."""
+    """Write the manifest for the folder's files; raise UserError if one is not allowed."""
     found = names(folder)
     plain = {n for n in found if (folder / n).is_file() and not (folder / n).is_symlink()}
     wrong = strange(found) or next((f"{n}: no plain file" for n in found if n not in plain), None)
@@ -100,7 +99,7 @@ def seal(folder: Path, kind: str, version: int) -> None:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """Read the folder's manifest, None if there is none; raises UserError if it is damaged."""
+    """Read the folder's manifest (None if there is none); raise UserError if it is damaged."""
     path = folder / NAME
     try:
         data = foreign.read_bytes(path, LARGEST)
@@ -138,7 +137,7 @@ def check(
 
 
 def is_ours(folder: Path) -> bool:
-    """Return True if semspec wrote the folder's manifest.json, even if it is damaged by now."""
+    """Return True if semspec wrote the folder's manifest.json, even if it is damaged now."""
     try:
         content = foreign.parse(foreign.read_bytes(folder / NAME, LARGEST))
     except FileNotFoundError:
@@ -154,7 +153,7 @@ def differences(
     only: Iterable[str] | None = None,
     largest: int | None = None,
 ) -> list[str]:
-    """List how a folder, or ``only`` these files, differ from the manifest; large ones by size."""
+    """List how a folder, or ``only`` these files, differ from the manifest; files above ``largest`` only by size."""
     listed = manifest["files"]
     if only is None:
         wanted, there = set(listed), names(folder)

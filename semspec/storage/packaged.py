@@ -8,6 +8,6 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def beside_package(name: str) -> Path:
-    """Return a top-level folder: inside the package once installed, beside it in a checkout."""
+    """Return a top-level folder: inside the package if installed, beside it in a checkout."""
     inside = PACKAGE / name
     return inside if inside.is_dir() else PACKAGE.parent / name

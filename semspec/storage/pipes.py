@@ -1,4 +1,4 @@
-"""Read from a pipe whose other end may say too much, or nothing."""
+"""Read from a pipe whose other end may write too much, or nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 
 
 def first_line(pipe: int, until: float, longest: int) -> bytes | None:
-    """Return the first line, b"" if the pipe ended before it, or None once ``until`` has passed.
+    """Return the first line, b"" if the pipe ends before it, or None once ``until`` has passed.
 
-    A line of more than ``longest`` bytes counts as an end.
+    A line longer than ``longest`` bytes counts as an end.
     """
     waiting = select.poll()
     waiting.register(pipe, select.POLLIN | select.POLLHUP)
@@ -22,6 +22,6 @@ def first_line(pipe: int, until: float, longest: int) -> bytes | None:
         read += some
         if b"\n" in read:
             return read.partition(b"\n")[0]
-        if not some:  # the end, or longer than it may be
+        if not some:  # end of the pipe, or the line is too long
             return b""
     return None

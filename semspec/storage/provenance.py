@@ -1,4 +1,4 @@
-"""Where a result came from: code, versions, command and machine. Never raises, records no secrets.
+"""Record where a result comes from: code, versions, command and machine. Never raises, records no secrets.
 
 Environment variables are not recorded, and options that look like credentials are masked.
 """
@@ -31,7 +31,7 @@ _PATH = re.compile(r"(?<![\w/.~:<-])(?:~|\.{0,2})/(?:[^\s,;:'\"()\[\]/]+/)*([^\s
 
 
 def without_folders(text: str) -> str:
-    """Shorten every path in a text to its last part: paths reveal user names and folders."""
+    """Shorten every path in a text to its last part, since paths reveal user names and folders."""
     text = text.replace(str(Path.home()), "~")
     whole = _WORD.fullmatch(text)
     if whole and "\n" not in text and "," not in text:
@@ -51,11 +51,11 @@ def masked(argv: Sequence[str]) -> list[str]:
 
 
 def collect(seed: int | None = None, argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return everything that can be found out; the rest is None."""
+    """Return everything that can be determined; the rest is None."""
     typed = _try(lambda: masked(sys.orig_argv if argv is None else argv))
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        # with the interpreter's name instead of its path
+        # the interpreter's name instead of its path
         "command": [Path(typed[0]).name, *typed[1:]] if typed else None,
         "seed": seed,
         "git": _try(_git),
@@ -89,10 +89,10 @@ def _run(*command: str) -> str:
 
 
 def _git() -> dict[str, Any] | None:
-    """Return revision and state of the checkout that the package runs from; None if it is installed."""
+    """Return revision and state of the checkout that the package runs from; None without a checkout."""
     git = ("git", "-C", str(ROOT))
     top = _run(*git, "rev-parse", "--show-toplevel")
-    if Path(top).resolve() != ROOT:  # another repository, with this package somewhere in it
+    if Path(top).resolve() != ROOT:  # another repository that contains this package
         return None
     dirty = _run(*git, "status", "--porcelain", "--untracked-files=no")
     return {"revision": _run(*git, "rev-parse", "HEAD"), "dirty": bool(dirty)}
@@ -107,7 +107,7 @@ def _cpu() -> str:
 
 
 def _threads() -> int | None:
-    torch = sys.modules.get("torch")  # loading it only to ask would take seconds
+    torch = sys.modules.get("torch")  # importing it just for this would take seconds
     return torch.get_num_threads() if torch else None
 
 

@@ -1,8 +1,8 @@
 """Print foreign text (questions, names, paths, errors that quote them) safely on a terminal.
 
-All of it passes through ``visible``, so that nothing in it can control the terminal: ``echo`` prints a line,
-``LOG`` logs one, and ``terminal.Screen`` shows what rich draws. ``tests/unit/test_screen.py`` checks
-that the package prints in no other way.
+All output passes through ``visible``, so that no text can control the terminal: ``echo`` prints a line, ``LOG`` logs
+one, and ``terminal.Screen`` prints what rich renders. ``tests/unit/test_screen.py`` checks that the package prints in no
+other way.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import TextIO
 
 from semspec.errors import without_passwords
 
-PICTURES = 0x2400  # of the characters below 0x20: U+241B is that of escape
+PICTURES = 0x2400  # first picture of a control character: U+241B is that of escape
 DELETE = "\x7f"
-JOINERS = "\u200c\u200d"  # scripts and emoji are written with them
+JOINERS = "\u200c\u200d"  # needed by some scripts and emoji
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
 def visible(text: str, newline: str = "\n") -> str:
     """Return the text without anything that could control a terminal.
 
-    Control characters become pictures of themselves; bidirectional overrides, lone surrogates and other
-    characters that are invisible become U+FFFD. A tab becomes four spaces, the end of a line ``newline``:
-    give a space if the text must stay on one line.
+    Control characters become pictures of themselves; bidirectional overrides, lone surrogates and other invisible
+    characters become U+FFFD. A tab becomes four spaces, a line break ``newline``: give a space to keep the text
+    on one line.
     """
     if text.isprintable():
         return text

@@ -1,9 +1,9 @@
-"""Replace whole folders atomically, and never touch a folder that semspec did not write.
+"""Replace whole folders atomically; never touch a folder that semspec did not write.
 
 A new folder is written beside its place (``.NAME.tmp``), flushed, and then exchanged with the old one by
-one system call (``renameat2`` with ``RENAME_EXCHANGE``; Linux, most file systems). Where that is
-missing, the old one is renamed to ``.NAME.old`` first; a kill between the two renames leaves no folder of
-that name, and ``recover``, which every load and save calls, puts the old one back.
+one system call (``renameat2`` with ``RENAME_EXCHANGE``; Linux, most file systems). If that is not available, the
+old one is first renamed to ``.NAME.old``. A kill between the two renames leaves no folder of that name; then
+``recover``, which every load and save calls, puts the old one back.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from semspec.storage.manifests import UNFINISHED
 
 _HERE = -100  # AT_FDCWD
 _EXCHANGE = 2  # RENAME_EXCHANGE
-_UNKNOWN = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}  # to the system or to its file system
+_UNKNOWN = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}  # kernel or file system cannot exchange
 TRIES = 10
 
 
 def place(folder: Path) -> Path:
-    """Resolve a folder that is to be written; raises UserError for a root folder."""
+    """Resolve the path of a folder to write; raise UserError for a root folder."""
     folder = Path(os.path.realpath(folder))
     if not folder.name:
         raise UserError(f"{folder} cannot be replaced: choose another folder")
@@ -36,7 +36,7 @@ def place(folder: Path) -> Path:
 
 
 def check_replaceable(folder: Path, kind: str) -> None:
-    """Raise UserError unless the folder is absent, empty, or an artifact of this kind and nothing more."""
+    """Raise UserError unless the folder is absent, empty, or holds only an artifact of this kind."""
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
@@ -62,7 +62,7 @@ def check_replaceable(folder: Path, kind: str) -> None:
 
 
 def stage(folder: Path) -> Path:
-    """Create the empty folder beside ``folder`` that will replace it."""
+    """Create and return the empty folder beside ``folder`` that will replace it."""
     beside = _beside(folder, "tmp")
     discard(beside)
     beside.mkdir(parents=True)
@@ -71,7 +71,7 @@ def stage(folder: Path) -> Path:
 
 
 def finish(beside: Path, folder: Path) -> None:
-    """Move a staged folder, whose files are on disk, into its place; then remove the old folder."""
+    """Move a staged folder, whose files are on disk already, into its place; then remove the old folder."""
     (beside / UNFINISHED).unlink()
     sync_folder(beside)
     if not folder.exists() or not any(folder.iterdir()):
@@ -88,7 +88,7 @@ def finish(beside: Path, folder: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Restore an old folder that a kill between two renames left aside."""
+    """Restore the old folder if a kill between two renames left it as ``.NAME.old``."""
     if not folder.name or folder.is_dir():
         return
     old = _beside(folder, "old")
@@ -98,7 +98,7 @@ def recover(folder: Path) -> None:
 
 @contextlib.contextmanager
 def workplace(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``folder`` for what is on its way there; it is gone at the end, or at the next start."""
+    """Yield an empty temporary folder beside ``folder``; it is removed at the end, or after a kill at the next start."""
     beside = stage(folder)
     try:
         yield beside
@@ -107,7 +107,7 @@ def workplace(folder: Path) -> Iterator[Path]:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what a kill has left beside a folder that is in its place; what is not ours stays."""
+    """Remove what a kill left beside a folder that exists; keep what semspec did not write."""
     recover(folder)
     if folder.is_dir():
         for ending in ("tmp", "old"):
@@ -116,7 +116,7 @@ def tidy(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder that semspec left beside another; raises UserError if semspec did not write it."""
+    """Remove a folder that semspec left beside another; raise UserError if semspec did not write it."""
     if not os.path.lexists(folder):
         return
     ours = folder.is_dir() and not folder.is_symlink()
@@ -124,7 +124,7 @@ def discard(folder: Path) -> None:
         ours = (folder / UNFINISHED).exists() or manifests.is_ours(folder)
     if not ours:
         raise UserError(f"{folder} is in the way, and semspec did not write it: move it away")
-    mark = folder / UNFINISHED  # so that what a kill leaves is still recognised as ours
+    mark = folder / UNFINISHED  # so that a folder half removed by a kill is recognised as ours
     mark.touch()
     for inner in folder.iterdir():
         if inner.is_dir() and not inner.is_symlink():
@@ -158,7 +158,7 @@ def _rename_twice(beside: Path, folder: Path, old: Path) -> None:
         try:
             beside.rename(folder)
         except OSError as error:
-            # a process that loads the folder has put the old one back meanwhile
+            # meanwhile a process that loads the folder put the old one back
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == TRIES - 1:
                 raise
         else:

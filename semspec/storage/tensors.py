@@ -16,17 +16,17 @@ Layout = Mapping[str, tuple[tuple[int, ...], "tuple[torch.dtype, ...]"]]
 
 
 def read_tensor_file(path: Path, layout: Layout) -> dict[str, Tensor]:
-    """Read exactly the tensors of ``layout``; raises UserError if anything is missing, unknown or not finite."""
+    """Read exactly the tensors of ``layout``; raise UserError if one is missing, unknown or not finite."""
     return read_tensor_files([path], layout, {name: name for name in tensor_names(path)})
 
 
 def read_tensor_files(
     paths: Sequence[Path], layout: Layout, names: Mapping[str, str]
 ) -> dict[str, Tensor]:
-    """Read exactly the tensors of ``layout`` from files that hold them together, maybe under other names.
+    """Read exactly the tensors of ``layout``, spread over files and possibly stored under other names.
 
-    ``names`` has the stored name of everything that is there. Raises UserError if anything is
-    missing, unknown or not finite.
+    ``names`` maps each tensor in the files to its stored name. Raises UserError if one is missing,
+    unknown or not finite.
     """
     place = paths[0] if len(paths) == 1 else paths[0].parent
     if set(names) != set(layout):
@@ -53,13 +53,12 @@ def read_tensor_files(
 
 
 def tensor_names(path: Path) -> set[str]:
-    """Return the names of a file's tensors."""
     with foreign.open_tensors(path, LARGEST_HEADER) as file:
         return set(file.keys())
 
 
 def tensor_shapes(paths: Sequence[Path]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor of some files; raises UserError if two files hold the same one."""
+    """Return the shapes of all tensors in the files; raise UserError if two files hold the same tensor."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in paths:
         with foreign.open_tensors(path, LARGEST_HEADER) as file:
@@ -78,6 +77,6 @@ def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Return whether a shape is the wanted one, in which -1 is any length."""
+    """Return True if a shape equals the wanted one, where -1 matches any length."""
     same = zip(shape, wanted, strict=False)
     return len(shape) == len(wanted) and all(w in (-1, f) for f, w in same)

@@ -1,4 +1,4 @@
-"""Ask a script in a process of its own, which is killed if it takes too long and started again for the next."""
+"""Query a script in its own process, which is killed if an answer takes too long and restarted for the next question."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 class NotStartedError(Exception):
-    """The script did not get ready; the message is the last line of its errors."""
+    """The script did not start; the message is the last line of its errors."""
 
 
 class Worker:
@@ -23,13 +23,13 @@ class Worker:
 
     def __init__(self, script: Path, starting: float | None = None) -> None:
         self.script = script
-        self.starting = starting  # seconds until it has to say "ready"; None: it says nothing
+        self.starting = starting  # seconds it has to say "ready"; None: it does not say it
         self.process: subprocess.Popen[bytes] | None = None
         self.lock = threading.Lock()
         atexit.register(self.close)
 
     def ask(self, question: object, seconds: float | None = None) -> bytes:
-        """Return the answer, a line; empty if the process died or took more than ``seconds``."""
+        """Return the answer, one line; empty if the process died or took longer than ``seconds``."""
         data = json.dumps(question, default=str).encode() + b"\n"
         with self.lock:
             process, answer = self._started(), b""
@@ -46,7 +46,7 @@ class Worker:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self.process is not None and self.process.poll() is not None:
-            self._stop()  # something else has ended it: SGLang ends all children of its process
+            self._stop()  # ended from outside: SGLang, for one, ends all children of its process
         if self.process is None:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", str(self.script)],  # -P: no module beside it is importable

@@ -1,4 +1,4 @@
-"""``python inspect_task.py QUESTIONS URL FOLDER``: ask a server as inspect-ai does; prints what it makes of the answers."""
+"""``python inspect_task.py QUESTIONS URL FOLDER``: query a server as inspect-ai does; print its scores of the answers."""
 
 import json
 import sys

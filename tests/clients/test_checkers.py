@@ -1,4 +1,4 @@
-"""What docs/deploy has, read by the checkers of those who run it; quick, but they are no packages of .venv."""
+"""docs/deploy passes the checkers of the programs that run it; quick, but those are not packages of .venv."""
 
 from __future__ import annotations
 

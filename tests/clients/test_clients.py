@@ -1,6 +1,6 @@
-"""What evaluates and loads OpenAI servers elsewhere, against a live server: it works, and its numbers are ours.
+"""Other projects' evaluation and load-testing clients work against a live server, and their numbers match ours.
 
-These tests run in .venv; each client is a process of its own environment (``make test-clients``).
+These tests run in .venv; each client runs in a process with its own environment (``make test-clients``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands between clients and servers: docs/deploy/nginx.conf and sglang-router, tried with real servers."""
+"""Proxies between clients and servers, tested with real servers: docs/deploy/nginx.conf and sglang-router."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every registered kind of artifact, unasked: what is written is read, and nothing else is."""
+"""The contract of every registered kind of artifact: what is written can be read, and nothing else can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of every benchmark in the registry, on rows in each data set's own schema."""
+"""The contract of every registered benchmark, on rows in each data set's own schema."""
 
 from __future__ import annotations
 

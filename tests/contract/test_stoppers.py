@@ -1,4 +1,4 @@
-"""The contract of every stopper in the registry: a new one is tested without being named."""
+"""The contract of every registered stopper; new ones are tested automatically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""engine=hf on CUDA gives what it gives on the CPU; ``pytest tests/gpu`` runs this."""
+"""engine=hf gives the same results on CUDA as on the CPU (run with ``pytest tests/gpu``)."""
 
 from __future__ import annotations
 

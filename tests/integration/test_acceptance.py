@@ -1,4 +1,4 @@
-"""The accepted length of every drafter with every rule, held against results/acceptance.json: only a fall is a fault."""
+"""The accepted length of every drafter with every rule, compared with results/acceptance.json; only a decrease fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of the embedded pair with several attempts at each problem: their folders, kills, memories and arms."""
+"""Runs of the embedded pair with several attempts at each problem: folders, kills, memories and arms."""
 
 from __future__ import annotations
 

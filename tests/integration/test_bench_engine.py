@@ -1,4 +1,4 @@
-"""The engine's benchmark runs, and reaches contexts beyond the model's own limit."""
+"""The engine's benchmark runs, also at contexts beyond the model's own limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""python -m semspec.build_datastore on the embedded target: what it holds, going on, and mistakes."""
+"""``python -m semspec.build_datastore`` on the embedded target: content, resuming and mistakes."""
 
 from __future__ import annotations
 

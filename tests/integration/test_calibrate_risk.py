@@ -1,4 +1,4 @@
-"""``python -m semspec.calibrate_risk`` on the embedded pair, and a run that goes by what it has made."""
+"""``python -m semspec.calibrate_risk`` on the embedded pair, and a run that uses its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m semspec.certify`` over HTTP, against servers that are honest, faulty, broken or gone."""
+"""``python -m semspec.certify`` over HTTP, against correct, faulty, broken and missing servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m semspec.certify check=relaxed``: real servers of the embedded pair, one of which tosses coins."""
+"""``python -m semspec.certify check=relaxed`` on real servers of the embedded pair, one of which accepts at random."""
 
 from __future__ import annotations
 

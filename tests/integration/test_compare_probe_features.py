@@ -1,4 +1,4 @@
-"""`scripts/compare_probe_features.py` on a small sampling: who is held out, and what the figures are of."""
+"""`scripts/compare_probe_features.py` on a small sampling: the held-out problems and the figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scripts/compare_probe_temperatures.py` on a small sampling: the same contexts and steps for all, and what the figures are of."""
+"""`scripts/compare_probe_temperatures.py` on a small sampling: the same contexts and steps for all, and the figures."""
 
 from __future__ import annotations
 

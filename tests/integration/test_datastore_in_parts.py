@@ -1,4 +1,4 @@
-"""A datastore whose documents, states and keys are shared out, against that of one process."""
+"""A datastore whose documents, states and keys are made in parts equals that of one process."""
 
 from __future__ import annotations
 

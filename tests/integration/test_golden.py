@@ -1,4 +1,4 @@
-"""Texts and round counts stay what they were, through every change of structure."""
+"""Refactorings do not change texts or round counts."""
 
 from __future__ import annotations
 

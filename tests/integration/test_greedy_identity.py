@@ -1,4 +1,4 @@
-"""Greedy speculative output is the target's own, token for token, however it was drafted."""
+"""Greedy speculative output equals the target's own, token for token, with every drafter."""
 
 from __future__ import annotations
 

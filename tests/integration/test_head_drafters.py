@@ -1,4 +1,4 @@
-"""The shipped heads on the embedded pair: the target's own text, in fewer passes."""
+"""The shipped heads on the embedded pair write the target's own text in fewer passes."""
 
 from __future__ import annotations
 

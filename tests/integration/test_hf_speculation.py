@@ -1,4 +1,4 @@
-"""The whole loop over engine=hf: greedy lossless speculation writes what the target would."""
+"""The whole loop on engine=hf: greedy lossless speculation writes what the target would write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing and loading through the real Hub client, against a server on loopback."""
+"""Publishing and loading with the real Hub client, against a loopback server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands read data sets of the Hub, here of a loopback server, in a public data set's columns."""
+"""Commands read data sets in a public data set's columns from the Hub, here a loopback server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every registered kind of artifact, unasked, through the real Hub client; and what runs take from there.
+"""Every registered kind of artifact goes through the real Hub client; and what runs load from the Hub.
 
-What ships in ``hub_artifacts/`` stands for its kind, an example for a kind of which nothing ships.
+Artifacts in ``hub_artifacts/`` represent their kinds; a kind without one is represented by its example.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A probe's samples in parts, by a launcher, against those of one process."""
+"""A probe's samples made in parts by a launcher equal those of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A corpus added to a datastore, and datastores merged: as if all had been built at once, or refused."""
+"""Appending a corpus to a datastore and merging datastores give the same as one build, or are refused."""
 
 from __future__ import annotations
 

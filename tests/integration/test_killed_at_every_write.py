@@ -1,8 +1,8 @@
-"""Every command that writes, killed at every write (``every=False``: at four): started again, it leaves what an unbroken one leaves.
+"""Every command that writes, killed at every write and started again, leaves the same as an unbroken one.
 
-``KILLED`` lists the commands, ``NOT_KILLED`` those that need no such test, with the reason. What a command leaves is every
-byte of every file, but for what an entry names as ``timed``: there the clock's figures differ, and the rest is compared.
-``tests/support/kill_at.py`` says how commands are killed.
+``KILLED`` lists the commands (with ``every=False`` they are killed at four writes only), ``NOT_KILLED`` those that need no
+such test, with the reason. The comparison covers every byte of every file, except clock times in the files that an entry
+lists as ``timed``. ``tests/support/kill_at.py`` describes how commands are killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A draft whose special tokens have other names reads its own chat template."""
+"""A draft model with differently named special tokens reads its own chat template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing heavy before what is light: what a run asks of the Hub and when, and what ``plan=true`` says."""
+"""A run does light work before heavy work: what it asks of the Hub and when, and the output of ``plan=true``."""
 
 from __future__ import annotations
 

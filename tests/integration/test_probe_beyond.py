@@ -1,4 +1,4 @@
-"""The shipped probe on chains shorter and longer than the benchmark's: wrong steps stay out."""
+"""The shipped probe on chains shorter and longer than the benchmark's still rejects wrong steps."""
 
 from __future__ import annotations
 

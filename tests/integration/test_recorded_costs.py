@@ -1,4 +1,4 @@
-"""Adaptive runs: what they record, that a recorded table repeats them, and folders from before they were the default."""
+"""Adaptive runs: what they record, repeating a run by a recorded table, and folders begun before adaptive was the default."""
 
 from __future__ import annotations
 

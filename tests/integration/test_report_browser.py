@@ -1,4 +1,4 @@
-"""Reports as a reader meets them: in a real browser, light and dark, by keyboard, on a phone, on paper."""
+"""Reports in a real browser: light and dark, by keyboard, on a phone, printed."""
 
 from __future__ import annotations
 

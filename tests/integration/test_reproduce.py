@@ -1,4 +1,4 @@
-"""An experiment as a user runs it, on the embedded pair."""
+"""An experiment run as by a user, on the embedded pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retrieval over engine=hf: rows from real passes, embeddings from the real table, trees over the cache."""
+"""Retrieval on engine=hf: rows from real passes, embeddings from the real table, trees over the cache."""
 
 from __future__ import annotations
 

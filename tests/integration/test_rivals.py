@@ -1,4 +1,4 @@
-"""The rivals on the embedded pair: each runs to the end, and what can be said of it holds."""
+"""The rival engines on the embedded pair: each runs to the end, and the claims about it hold."""
 
 from __future__ import annotations
 

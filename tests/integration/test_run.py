@@ -1,4 +1,4 @@
-"""``python -m semspec.run`` as a user meets it: in a process of its own, on the embedded pair."""
+"""``python -m semspec.run`` as a user runs it: in its own process, on the embedded pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run whose pair nobody has measured: its threshold is measured, kept, taken again, and the same when it goes on."""
+"""A run on an unmeasured pair measures its threshold, stores it, reuses it, and resumes with the same one."""
 
 from __future__ import annotations
 

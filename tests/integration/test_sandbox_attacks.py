@@ -1,6 +1,6 @@
-"""Hostile programs for the grader: what each would gain, and that it does not.
+"""Hostile programs for the grader: what each tries to gain, and that it fails.
 
-Every program is graded as the user of the tests and, where that is root, as nobody, too.
+Every program is graded as the user who runs the tests and, if that is root, also as nobody.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A live server in a process of its own, asked by OpenAI's own client: what it answers, streams, counts and refuses."""
+"""A live server in its own process, queried by OpenAI's own client: answers, streams, counts and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that fit a schema, where the prompt leaves it to the model whether it thinks first: its first token says so."""
+"""Schema-bound answers when the prompt lets the model decide whether to think first: its first token shows which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's page as a reader meets it: in a real browser, light and dark, on a telephone."""
+"""The server's page in a real browser: light and dark, and on a phone."""
 
 from __future__ import annotations
 

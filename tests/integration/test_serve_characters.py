@@ -1,4 +1,4 @@
-"""Streams of characters that take several tokens each: every delta has whole characters, wherever the tokens are cut."""
+"""Streams of characters that take several tokens each: every delta holds whole characters, wherever tokens are cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a live server counts: held against rounds.jsonl of the same run, and read as benchmarks of others read it."""
+"""A live server's counters agree with rounds.jsonl of the same run and with what other projects' benchmarks read."""
 
 from __future__ import annotations
 

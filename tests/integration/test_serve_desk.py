@@ -1,4 +1,4 @@
-"""What the desk can prepare at once, on the event loop, and what may take long and gets a thread."""
+"""Which requests the desk prepares on the event loop, and which may take long and get a thread."""
 
 from __future__ import annotations
 

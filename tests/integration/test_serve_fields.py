@@ -1,4 +1,4 @@
-"""A live server: what each field of a request does, and what is refused because it would do nothing."""
+"""A live server: the effect of each request field, and the refusal of fields that would have none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Hostile requests against a live server of ours, while an honest client is served.
+"""Hostile requests against a live server of ours, beside an honest client.
 
-Every one of them ends soon in an error of one line or in an answer; the honest client's answers stay the same to the byte and
-come about as soon as beside harmless requests; the server's memory does not grow. ``make test-attack`` sends 20,000.
+Each hostile request soon gets an answer or a one-line error. The honest client's answers stay the same to the byte and take
+about as long as beside harmless requests; the server's memory does not grow. ``make test-attack`` sends 20,000.
 """
 
 from __future__ import annotations

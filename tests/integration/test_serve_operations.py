@@ -1,4 +1,4 @@
-"""A live server over the toy models: its queue, its probes, its log, and what becomes of work that nobody wants any more."""
+"""A live server over the toy models: queue, health checks, log, and cancelling work that nobody waits for any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/soak.py, some hundred requests of it: nothing is wrong, and its figures say so."""
+"""scripts/soak.py with some hundred requests finds nothing wrong, and reports that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stoppers that requests ask for, in a live server: where the thinking ends, and what an asked risk allows."""
+"""Stoppers chosen by requests to a live server: where the thinking ends, and what a requested risk allows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A live server: every field that clients send is honoured, which its answer shows, or refused by its name.
+"""A live server either honours every field that clients send, visibly in its answer, or refuses it by name.
 
-One table has all of them. Names in ``SENT`` were copied by hand from what clients of OpenAI, vLLM and SGLang send.
+One table lists all of them. The names in ``SENT`` were copied by hand from what clients of OpenAI, vLLM and SGLang send.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tools over the API: a live server with a pair that calls them, asked by OpenAI's own client, whole and streaming."""
+"""Tool calls over the API: OpenAI's own client queries a live server with a pair that calls tools, whole and streaming."""
 
 from __future__ import annotations
 

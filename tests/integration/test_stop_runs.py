@@ -1,4 +1,4 @@
-"""Runs of the embedded pair that stop thinking: folders, resuming, and the text before a stop."""
+"""Runs of the embedded pair with early stopping: folders, resuming, and the text before a stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps as a user meets them: processes that fail, are killed and interrupted, and the second start."""
+"""Sweeps as a user runs them: processes that fail, are killed or interrupted, and the second start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m semspec.train_probe`` as a user meets it, on the embedded draft (it is quick)."""
+"""``python -m semspec.train_probe`` as a user runs it, on the embedded draft (which is fast)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""These tests run in .venv-rivals (``make test-rivals``). Without the engines they fail; none skips."""
+"""These tests run in .venv-rivals (``make test-rivals``). Without the engines they fail; none is skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m semspec.certify` on the speculation of other engines, and what it says of them counted by hand."""
+"""`python -m semspec.certify` on other engines' speculation, checked against counts by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every engine on the embedded pair: token ids in, and the target's own text out, drafts or not."""
+"""Every engine on the embedded pair writes the target's own text from token ids, with or without drafts."""
 
 from __future__ import annotations
 

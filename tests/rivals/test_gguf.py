@@ -1,4 +1,4 @@
-"""The GGUF writer: what ``gguf`` reads back is the model."""
+"""The GGUF writer: ``gguf`` reads the model back."""
 
 from __future__ import annotations
 

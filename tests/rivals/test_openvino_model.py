@@ -1,4 +1,4 @@
-"""The OpenVINO writer: its graph gives transformers' logits, for a prompt and for what follows it."""
+"""The OpenVINO writer: its graph gives transformers' logits, for a prompt and for its continuation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""These tests run in .venv-sglang (``make test-sglang``). Without SGLang they fail; none skips."""
+"""These tests run in .venv-sglang (``make test-sglang``). Without SGLang they fail; none is skipped."""
 
 from __future__ import annotations
 

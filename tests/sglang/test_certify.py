@@ -1,4 +1,4 @@
-"""A certificate of SGLang's own NGRAM, in a real engine on the CPU, against the model's forward pass."""
+"""A certificate of SGLang's own NGRAM speculation, in a real engine on the CPU, against the model's forward pass."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The stand-ins of tests/support/sglang_cpu fit the installed SGLang.
 
-When a new SGLang comes, read what fails here first: each test names what to change.
+After an update of SGLang read these failures first: each test names what to change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Drafters and rules in real engines on the CPU: trees drafted, verified and committed by SGLang itself.
+"""Drafters and rules in real engines on the CPU: SGLang itself drafts, verifies and commits trees.
 
-Greedy output has to be transformers' own, token for token, whatever is drafted; a looser rule has to
-write what the package's own loop writes with the same drafter and the same rule.
+Greedy output must equal transformers', token for token, whatever is drafted. A relaxed rule must write what the
+package's own loop writes with the same drafter and rule.
 """
 
 from __future__ import annotations

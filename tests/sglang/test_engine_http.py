@@ -1,4 +1,4 @@
-"""engine=sglang against real servers: what it answers is what the hf engine answers."""
+"""engine=sglang with real servers answers as the hf engine does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Rules for whole steps on trees that others drafted, through SGLang's own ``eagle_sample``: the texts' exact law.
+"""Rules for whole steps on trees from other drafters, through SGLang's own ``eagle_sample``, have the exact law.
 
-Each tree's first path is what the toy draft model finds likeliest, two steps of it; its other nodes are siblings, which no rule for
-steps may keep. Texts of four tokens are counted against the loop's law, summed exactly, in the branch that a GPU takes
-above temperature 0.
+Each tree's first path is what the toy draft model finds likeliest, two steps of it; its other nodes are siblings, which a
+rule for steps must not keep. Texts of four tokens are counted and compared with the loop's law, summed exactly, in the
+branch that a GPU takes above temperature 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steps judged inside one SGLang server, in a real engine on the CPU: a small model drafts, the rule keeps or rejects.
 
-Greedy texts have to be, token for token, what the package's own loop writes with the same rule, salvage and nested
-writing over ``engine=hf``, behind the first token, which is SGLang's.
+After the first token, which is SGLang's, greedy texts must equal token for token what the package's own loop writes on
+``engine=hf`` with the same rule, salvage and nested writing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rules for whole steps where prompt lookup drafts, in a real engine on the CPU.
+"""Rules for whole steps with prompt lookup as the drafter, in a real engine on the CPU.
 
-A draft depends on the request's text alone: greedy texts have to be, token for token, what the package's loop writes with the
-same drafts. ``test_ngram.py`` has SGLang's own drafter, which knows the texts of other requests as well.
+Drafts depend only on the request's text, so greedy texts must equal token for token what the package's loop writes with the
+same drafts. ``test_ngram.py`` covers SGLang's own drafter, which also knows the texts of other requests.
 """
 
 from __future__ import annotations

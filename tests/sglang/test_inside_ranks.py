@@ -1,4 +1,4 @@
-"""Steps judged inside a server of two ranks: the first one has the small model and runs the loops, the other one follows."""
+"""Steps judged inside a server with two ranks: the first has the small model and runs the loops, the other follows."""
 
 from __future__ import annotations
 

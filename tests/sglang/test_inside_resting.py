@@ -1,6 +1,6 @@
-"""Steps inside one server whose small model is of no use: it is hardly asked, and the target decodes as if it were alone.
+"""Steps inside one server with a useless small model: it is hardly queried, and the target decodes as if alone.
 
-The draft model has random weights. What is left over of its drafts, and all that is written meanwhile, has to be the target's.
+The draft model has random weights. What remains of its drafts, and everything written meanwhile, must be the target's.
 """
 
 from __future__ import annotations

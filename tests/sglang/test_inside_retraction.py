@@ -1,6 +1,7 @@
-"""Requests that SGLang takes out of the batch for lack of room, while their steps are judged inside: texts stay what they are.
+"""Requests that SGLang retracts from the batch for lack of memory, while their steps are judged inside, keep their texts.
 
-The pool is too small for all requests at once. SGLang puts some back and reads them again later, in a pass that writes a token.
+The pool is too small for all requests at once. SGLang puts some back and prefills them again later, in a pass that writes a
+token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules in front of SGLang's own NGRAM, which copies from what the server has generated before."""
+"""Our rules with SGLang's own NGRAM drafter, which copies from what the server has generated before."""
 
 from __future__ import annotations
 

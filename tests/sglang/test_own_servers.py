@@ -1,4 +1,4 @@
-"""engine=sglang without addresses, in commands that are no run, and what a launch prints."""
+"""engine=sglang without addresses in commands other than runs, and the output of a launch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Hostile requests against a running server while an honest client is served.
+"""Hostile requests against a running server, beside an honest client.
 
-The server runs all three parts of the plugin. Every hostile request is refused with one line, or served
-with an error in its reply, and soon; the honest client's replies stay the same to the last byte.
-``make test-attack`` sends 20,000 that are made by damaging what a client of the plugin says.
+The server runs all three parts of the plugin. Every hostile request is soon refused with one line, or served with an
+error in its reply; the honest client's replies stay the same to the last byte. ``make test-attack`` sends 20,000
+damaged requests of the plugin's client.
 """
 
 from __future__ import annotations

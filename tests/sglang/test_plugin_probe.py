@@ -1,7 +1,7 @@
 """The plugin's states and scores against transformers' and the hf engine's, in real engines.
 
-The pool holds few tokens and prompts go through in chunks of 32, so that what is read comes in
-pieces; SGLang's own test switch retracts running requests again and again.
+The pool holds few tokens and prompts are prefilled in chunks of 32, so states arrive in pieces; SGLang's own test switch
+retracts running requests again and again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server with the plugin refuses to start if the plugin cannot do what it was asked to."""
+"""A server refuses to start if the plugin cannot do what was asked of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``engine=sglang`` over one server that judges steps by itself: ``inside=auto``, and what a run records then.
+"""``engine=sglang`` with one server that judges steps itself: ``inside=auto``, and what a run then records.
 
-Greedy texts and rounds have to be those of ``engine=hf`` with the same rule, salvage and nested writing, token for token.
-Beside it, OpenAI's own routes of that server.
+Greedy texts and rounds must equal those of ``engine=hf`` with the same rule, salvage and nested writing, token for token.
+Also tests OpenAI's own routes of that server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m semspec.run engine=sglang`` without addresses: it starts its own servers, and leaves none behind."""
+"""``python -m semspec.run engine=sglang`` without addresses starts its own servers, and leaves none behind."""
 
 from __future__ import annotations
 

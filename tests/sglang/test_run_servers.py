@@ -1,4 +1,4 @@
-"""``python -m semspec.run engine=sglang`` as a user meets it: servers that die, come back, are two."""
+"""``python -m semspec.run engine=sglang`` as a user runs it: servers that die, come back, or are two replicas."""
 
 from __future__ import annotations
 

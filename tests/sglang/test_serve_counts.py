@@ -1,4 +1,4 @@
-"""What ``semspec.serve`` counts over real SGLang servers: held against rounds.jsonl of the same questions, to the token."""
+"""The counters of ``semspec.serve`` over real SGLang servers agree with rounds.jsonl of the same questions, to the token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``return_spec_tokens_details``: what our server tells is what SGLang's own models of its answers read."""
+"""``return_spec_tokens_details``: SGLang's own response models can read our server's figures."""
 
 from __future__ import annotations
 

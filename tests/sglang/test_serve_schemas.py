@@ -1,4 +1,4 @@
-"""``response_format`` over real SGLang servers: the thinking is drafted and free, the answer is held to the schema."""
+"""``response_format`` over real SGLang servers: the thinking is drafted and free, the answer follows the schema."""
 
 from __future__ import annotations
 

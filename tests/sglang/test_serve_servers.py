@@ -1,4 +1,4 @@
-"""``python -m semspec.serve engine=sglang``: real servers behind it, which are killed while it serves."""
+"""``python -m semspec.serve engine=sglang`` with real servers behind it that are killed while it serves."""
 
 from __future__ import annotations
 

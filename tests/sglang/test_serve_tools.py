@@ -1,4 +1,4 @@
-"""Tools over real SGLang servers: calls that are required are held to their schemas, in the form of the model's template."""
+"""Tools over real SGLang servers: required calls follow their schemas, in the form of the model's template."""
 
 from __future__ import annotations
 

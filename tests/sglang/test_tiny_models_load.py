@@ -1,8 +1,8 @@
 """The embedded pair in a real SGLang engine: the same tokens in, the same tokens out.
 
-SGLang loads tokenizers by its own code, which can differ from AutoTokenizer; that it does not for
-these two is shown on whole problems and solutions. In float32 greedy decoding leaves no room for
-a difference between two correct forward passes, so output is compared token for token.
+SGLang loads tokenizers with its own code, which can differ from AutoTokenizer; for these two models, whole problems and
+solutions show that it does not. In float32, greedy output of two correct forward passes is the same, so it is compared
+token for token.
 """
 
 from __future__ import annotations

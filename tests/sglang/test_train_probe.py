@@ -1,4 +1,4 @@
-"""Sampling for a probe through real servers: what is stored is what the hf engine reads of the same text."""
+"""Sampling for a probe through real servers stores what the hf engine reads from the same text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rules around SGLang's own ``eagle_sample``: real verify inputs, random trees, no engine.
 
-What has to come out is said by the package's own rules, walking the same trees as in the loop, and by
-exact laws where something is drawn. ``test_drafters.py`` has the same in a running server.
+The expected results come from the package's own rules on the same trees, as in the loop, and from exact laws where
+tokens are drawn. ``test_drafters.py`` tests the same in a running server.
 """
 
 from __future__ import annotations

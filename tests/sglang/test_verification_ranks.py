@@ -1,4 +1,4 @@
-"""Two ranks of a tensor-parallel group, whose numbers differ: they have to commit the same tokens."""
+"""Two ranks of a tensor-parallel group with different numbers must commit the same tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""These tests run in .venv-smollm2 (``make test-smollm2``). Without the model's package they fail; none skips."""
+"""These tests run in .venv-smollm2 (``make test-smollm2``). Without the model's package they fail; none is skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ARC-Decode on real text: a calibration of its own, and an audit of what the rule let pass."""
+"""ARC-Decode on real text: its own calibration, and an audit of the tokens that the rule accepted."""
 
 from __future__ import annotations
 

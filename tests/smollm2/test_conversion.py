@@ -1,4 +1,4 @@
-"""The model out of its package: every weight, the tokenizer, and a conversion that survives kills."""
+"""Converting the model from its package: every weight, the tokenizer, and surviving kills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every drafter that copies, on real text: the target's own words, in fewer passes."""
+"""Every copying drafter, on real text: the target's own words, in fewer passes."""
 
 from __future__ import annotations
 

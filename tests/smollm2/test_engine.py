@@ -1,4 +1,4 @@
-"""engine=hf writes and scores what transformers does with the same folder."""
+"""engine=hf writes and scores as transformers does with the same folder."""
 
 from __future__ import annotations
 

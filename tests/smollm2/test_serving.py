@@ -1,4 +1,4 @@
-"""SGLang serves the model on the CPU, started by ``semspec.launch``, and writes what engine=hf writes."""
+"""SGLang, started by ``semspec.launch``, serves the model on the CPU and writes what engine=hf writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real model calls a tool, through the server: it has seen two calls in the conversation, and makes the third."""
+"""A real model calls a tool through the server: it sees two calls in the conversation and makes the third."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Drafts that are as long as it pays leave the target's law as it is, and drafts that are cut by what was drawn do not.
+"""Adaptive draft lengths keep the target's law; drafts cut depending on what was drawn do not.
 
-The lengths, nodes and pauses of a problem follow from what became of those before, in this problem and in
-others: they change all the time, and the outputs still have exactly the target's law.
+The lengths, nodes and pauses of a problem depend on the outcome of earlier drafts, of this problem and of others. They
+change all the time, and the outputs still have exactly the target's law.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Certificates of honest servers and of servers with planted faults, over toy models whose law is known."""
+"""Certificates of correct servers and of servers with planted faults, over toy models of known law."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts by heads leave the target's law as it is, whatever the heads are: random ones do."""
+"""Drafts by heads keep the target's law whatever the heads are, here random ones."""
 
 from __future__ import annotations
 

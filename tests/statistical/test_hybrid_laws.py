@@ -1,7 +1,7 @@
-"""Copies beside a model or a head: each draft is judged as what it is, and the choice looks at no draw.
+"""Copies beside a model or a head: each draft is judged by its own kind, and the choice does not depend on drawn tokens.
 
-The drafts of one text come from both: the prompt repeats itself, so that some rounds copy, and the rest
-are drawn by the toy's draft model or by a head with random weights.
+One text has drafts from both: the prompt repeats itself, so some rounds copy, and the others draw from the toy's draft
+model or from a head with random weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Step rules inside SGLang: texts have the law of the loop, request by request.
+"""Step rules inside SGLang: texts have the loop's law, request by request.
 
-The loop's law is summed exactly over all steps that could be drafted. What a pass adds to a text is what SGLang is made to
-keep; ``tests/sglang/test_inside.py`` shows that it does.
+The loop's law is summed exactly over all steps that could be drafted. The tests count the tokens that a pass tells SGLang to
+keep; ``tests/sglang/test_inside.py`` shows that SGLang keeps them.
 """
 
 from __future__ import annotations

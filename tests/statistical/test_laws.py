@@ -1,8 +1,8 @@
-"""Lossless means: what comes out has exactly the target's law. Shown, not assumed.
+"""Lossless speculation has exactly the target's law: shown, not assumed.
 
-4,000 outputs of three tokens each, in the deep run 100,000 (10,000 of its further cases), against the exact law of the toy target. Rules that are
-wrong in the way that public code often is must fail the same test, and so must one that is wrong by very little: it
-keeps one in twenty of the tokens that it should reject. 7,000 outputs are enough to tell, 12,000 for that one.
+Each test compares 4,000 outputs of three tokens, in the deep run 100,000 (10,000 in its further cases), with the exact law of
+the toy target. Rules with the faults of public code must fail the same test, and so must one that is wrong by very little:
+it keeps one in twenty of the tokens that it should reject. 7,000 outputs are enough to detect the former, 12,000 the latter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a server writes onward and what is dropped of it: the text has the law of one that is asked for token by token."""
+"""A server that writes onward, with part of it dropped: the text has the law of one requested token by token."""
 
 from __future__ import annotations
 

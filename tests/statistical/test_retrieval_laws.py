@@ -1,6 +1,6 @@
-"""Whatever a drafter finds in its context or in a corpus, what comes out has exactly the target's law.
+"""Whatever a drafter retrieves from its context or a corpus, the output has exactly the target's law.
 
-A prompt that repeats itself, so that every drafter finds something in nearly every round.
+The prompt repeats itself, so that every drafter finds something in nearly every round.
 """
 
 from __future__ import annotations

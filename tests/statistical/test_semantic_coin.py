@@ -1,4 +1,4 @@
-"""The paper's coin: a step is accepted with probability min(1, f_T / f_D), exactly."""
+"""The paper's acceptance: a step is accepted with probability exactly min(1, f_T / f_D)."""
 
 from __future__ import annotations
 

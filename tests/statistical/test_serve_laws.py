@@ -1,4 +1,4 @@
-"""Lossless rules over the API keep the law, with many requests under way at a time."""
+"""Lossless rules over the API keep the law, with many concurrent requests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Step level: what the draft writes is the draft's, what the target writes is exactly the target's.
+"""Step level: drafted steps have the draft's law, and what the target writes has exactly the target's.
 
-Against the exact law of the loop, with a rule that accepts or rejects by what was drafted, which is
-the case in which a wrong salvage shows: at p = 2e-78 with the samples that every test here draws. Three tokens,
-chi-square.
+Compared by chi-square with the exact law of the loop, for outputs of three tokens and a rule that accepts or rejects by the
+drafted content. In that case a wrong salvage shows: at p = 2e-78 with the number of samples that every test here draws.
 """
 
 from __future__ import annotations

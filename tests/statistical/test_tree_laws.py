@@ -1,7 +1,7 @@
-"""Trees are lossless, whatever their shape and however their nodes came about.
+"""Trees are lossless, whatever their shape and wherever their nodes come from.
 
-The arithmetic has its exact tests in tests/unit/test_tree_acceptance.py; here it is in the loop,
-with drafter and engine, and two rules that public code has had must fail.
+tests/unit/test_tree_acceptance.py has the exact tests of the arithmetic. Here it runs in the loop, with drafter and engine,
+and two faulty rules from public code must fail.
 """
 
 from __future__ import annotations

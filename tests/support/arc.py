@@ -1,4 +1,4 @@
-"""A calibration that was never measured, and the slow way to ARC-Decode's numbers."""
+"""A made-up calibration, and slow reference computations of ARC-Decode's numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def some_calibration(
     prompts: Sequence[str] = (),
     **changes: Any,
 ) -> ArcCalibration:
-    """Every pair a text of its own, nothing diverges: any threshold can be certified."""
+    """Return a calibration whose pairs are independent and never diverge, so that any threshold can be certified."""
     evidence = torch.zeros(len(temperatures) * pairs, len(COLUMNS))
     columns = {name: evidence[:, i] for i, name in enumerate(COLUMNS)}
     columns["setting"][:] = torch.arange(len(temperatures)).repeat_interleave(pairs)
@@ -53,7 +53,7 @@ def some_calibration(
 
 
 def slow_js(q: Sequence[float], r: Sequence[float], top: int, smoothing: float) -> float:
-    """JS on the union of both top-K sets, one token after the other (A.1, algorithm 1 lines 7 and 8)."""
+    """Return the JS divergence on the union of both top-K sets, token by token (A.1, algorithm 1 lines 7 and 8)."""
 
     def best(p: Sequence[float]) -> set[int]:
         return set(sorted(range(len(p)), key=lambda i: -p[i])[:top])
@@ -78,7 +78,7 @@ def slow_u(
     by: Constants,
     clamp: float = 1e-10,
 ) -> float:
-    """min(U_emb, U_logit) of one node (eq. 6, 10, 11, 13, 14)."""
+    """Return min(U_emb, U_logit) of one node (eq. 6, 10, 11, 13, 14)."""
     u_emb = float(by.c_s) * sum(
         ((a - b) / s) ** 2 for a, b, s in zip(drafted, likeliest, sigma, strict=True) if s > 0
     )

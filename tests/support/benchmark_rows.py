@@ -1,4 +1,4 @@
-"""Rows in the schemas of published data sets, made up here: nothing is copied from any of them."""
+"""Made-up rows in the schemas of published data sets; nothing is copied from them."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ SAMPLES = {
             code(
                 "def add_doubled(values: List[int]) -> int:\n    return sum(double(v) for v in values)"
             ),
-            code("    return 2 * sum(values)"),  # the body alone
+            code("    return 2 * sum(values)"),  # only the body
             "<think>\n" + code("0") + "</think>\n" + code("    return 2 * sum(values)"),
         ],
         [
@@ -190,7 +190,7 @@ SAMPLES = {
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Rows as a file of the kind that the name says."""
+    """Write rows to a file in the format of its suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         import pyarrow

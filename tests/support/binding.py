@@ -1,4 +1,4 @@
-"""The facts of a run, for tests that bind a plugin without a solver."""
+"""A ``Run`` for tests that bind a plugin without a solver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run_of(
     folders: Mapping[Role, Path] | None = None,
     offers: Collection[What] = (),
 ) -> Run:
-    """Return a run of these models, in which nothing is drafted that a guarantee could be about."""
+    """Return a run of these models without drafts that a guarantee could cover."""
     return Run(
         models=models,
         split=split,

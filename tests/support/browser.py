@@ -1,12 +1,12 @@
-"""A real browser for tests: Chromium without a window, driven through the DevTools protocol over two pipes.
+"""A real browser for tests: headless Chromium, driven by the DevTools protocol over two pipes.
 
 with Browser() as browser:
     page = browser.open(file, width=360, dark=True)
     assert page.evaluate("document.title") == ...
     assert page.errors == [] and page.requests == [page.url]
 
-No port is opened and no driver is needed: ``--remote-debugging-pipe`` reads commands from descriptor 3 and
-answers on descriptor 4, each a JSON object that ends with a zero byte.
+It opens no port and needs no driver: ``--remote-debugging-pipe`` reads commands from file descriptor 3 and answers on
+descriptor 4, each a JSON object terminated by a zero byte.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe"),
 )
-PATIENCE = 60.0  # seconds for one answer: machines that run tests are busy
+PATIENCE = 60.0  # seconds to wait for an answer: test machines are busy
 KEYS = {"Tab": 9, "Enter": 13, " ": 32}
 
 
 def executable() -> str:
-    """Chromium; without it the tests fail, because a report that nobody looked at is not tested."""
+    """Return Chromium's path; fail the test without it, since a report that nobody looked at is not tested."""
     named = os.environ.get("CHROMIUM")
     found = named or next(filter(None, map(shutil.which, NAMES)), None)
     assert found, "these tests need Chromium: make env-browser, or CHROMIUM=/path/to/it"
@@ -42,7 +42,7 @@ def executable() -> str:
 
 
 class Browser:
-    """One Chromium with an empty profile of its own."""
+    """One Chromium process with an empty profile."""
 
     def __init__(self) -> None:
         self._profile = tempfile.TemporaryDirectory(prefix="semspec-browser-")
@@ -62,7 +62,7 @@ class Browser:
         self._pages: dict[str, Page] = {}
 
     def call(self, method: str, session: str | None = None, **params: Any) -> Any:
-        """One command and its answer; what happens meanwhile goes to the pages."""
+        """Send a command and return its answer; pass events that arrive meanwhile to the pages."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": params}
         if session is not None:
@@ -96,7 +96,7 @@ class Browser:
         return told
 
     def open(self, file: Path, **how: Any) -> Page:
-        """A file in a tab of its own, loaded; the options of ``open_url``."""
+        """Open a file in a new tab and wait until it is loaded; options as of ``open_url``."""
         return self.open_url(file.resolve().as_uri(), **how)
 
     def open_url(
@@ -109,7 +109,7 @@ class Browser:
         script: bool = True,
         media: str = "screen",
     ) -> Page:
-        """A page in a tab of its own, loaded."""
+        """Open a page in a new tab and wait until it is loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session, url)
@@ -130,14 +130,14 @@ class Browser:
         return page
 
     def close(self) -> None:
-        os.close(self._write)  # the browser ends when its pipe does
+        os.close(self._write)  # the browser exits when its pipe is closed
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         os.close(self._read)
-        for _ in range(50):  # children of the browser may still write into its profile
+        for _ in range(50):  # the browser's children may still write into its profile
             shutil.rmtree(self._profile.name, ignore_errors=True)
             if not Path(self._profile.name).exists():
                 break
@@ -152,13 +152,13 @@ class Browser:
 
 
 class Page:
-    """A tab: what it shows, what it asked for, what it complained about."""
+    """A tab: its content, its requests and its errors."""
 
     def __init__(self, browser: Browser, session: str, url: str) -> None:
         self.browser, self.session, self.url = browser, session, url
         self.loaded = False
         self.requests: list[str] = []
-        self.blocked: list[str] = []  # why requests were not let out
+        self.blocked: list[str] = []  # why requests failed or were blocked
         self.errors: list[str] = []
 
     def call(self, method: str, **params: Any) -> Any:
@@ -179,20 +179,20 @@ class Page:
             self.loaded = True
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression in the page (also where the page's own scripts are off)."""
+        """Return the value of an expression in the page, even if the page's own scripts are disabled."""
         told = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
 
     def until(self, expression: str, value: Any) -> None:
-        """Wait until an expression has a value."""
+        """Wait until an expression has this value."""
         deadline = time.monotonic() + PATIENCE
         while (found := self.evaluate(expression)) != value:
             assert time.monotonic() < deadline, f"{expression} is {found!r}, not {value!r}"
             time.sleep(0.05)
 
     def press(self, key: str) -> None:
-        """A key, as from a keyboard."""
+        """Press a key, as on a keyboard."""
         code = KEYS[key]
         text = {"Enter": "\r", " ": " "}.get(key, "")
         common = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
@@ -200,6 +200,6 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def picture(self, path: Path, whole: bool = True) -> None:
-        """A screenshot, for whoever wants to look."""
+        """Save a screenshot."""
         told = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(told["data"]))

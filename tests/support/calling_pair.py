@@ -1,4 +1,4 @@
-"""A pair that calls tools: embedded models, trained for some seconds to answer a few conversations by heart."""
+"""A pair that calls tools: embedded models trained for some seconds to memorise a few conversations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.pair import DRAFT, TARGET
 
 COPIER = TARGET.parent / "tiny-copier"  # a fourth of the target's layers
 
-MOST = 120  # passes over the answers
-ENOUGH = 0.03  # of the loss: every token is by far the likeliest
+MOST = 120  # training epochs, at most
+ENOUGH = 0.03  # a loss at which every right token is by far the likeliest
 
 
 @dataclass(frozen=True)
 class Told:
-    """A conversation, and how it goes on."""
+    """A conversation and the answer that continues it."""
 
     turns: Sequence[Turn]
     answer: str
@@ -30,7 +30,7 @@ class Told:
 
 
 def pair(folder: Path, template: str, lessons: Sequence[Told]) -> tuple[str, ...]:
-    """Make target and draft in a folder, with that chat template; return the options that name them."""
+    """Train target and draft in a folder with this chat template; return the options that select them."""
     for name, source in (("target", COPIER), ("draft", DRAFT)):
         _train(source, folder / name, template, lessons)
     return f"model.path={folder / 'target'}", "draft=lm", f"draft.model.path={folder / 'draft'}"

@@ -1,4 +1,4 @@
-"""Cost tables for tests: straight lines, in seconds that are easy to add up."""
+"""Linear cost tables for tests, in seconds that are easy to add up."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ def table(
     *, token: float = 1.0, passing: float = 1.0, fed: float = 0.1, asked: float = 0.0,
     units: float = 0.0, tree: float = 0.0, lone: float = 0.0, together: int = 1,
 ) -> Costs:  # fmt: skip
-    """Return a recorded table: ``token`` seconds for each written one (and ``lone`` for the question), for a pass
-    ``passing`` and ``fed`` for each token (``tree``: so much more for a tree), for a draft ``asked`` and ``units`` for each.
+    """Return a recorded table of seconds.
+
+    Writing costs ``token`` for each token and ``lone`` for the query; a pass costs ``passing``, ``fed`` for each token
+    and ``tree`` extra for a tree; a draft costs ``asked`` and ``units`` for each unit.
     """
     costs = Costs()
     for size in SIZES:
@@ -34,9 +36,9 @@ def economy(costs: Costs, first: float = 0.5) -> Economy:
 
 
 def crowded(gaining: Sequence[int], losing: Sequence[int]) -> Costs:
-    """Return a recorded table by which drafts gain with so many problems under way, and lose with so many others.
+    """Return a recorded table in which drafts pay off at the batch sizes ``gaining`` and lose at ``losing``.
 
-    As on a device: few tokens are read in the time of one, and of many each costs what a pass does.
+    This mimics a device: a pass over few tokens takes as long as over one, but with many each token costs extra.
     """
     costs = Costs()
     for together in (*gaining, *losing):

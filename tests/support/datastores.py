@@ -1,4 +1,4 @@
-"""Small datastores for the toy engine: texts over its tokens, found by tokens or by its states."""
+"""Small datastores of toy-engine texts, searched by tokens or by the engine's states."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def toy_documents(vocabulary: int, count: int = 8, length: int = 12) -> list[lis
 def sparse_folder(
     folder: Path, *shards: list[list[int]], facts: ModelFacts = TOY_FACTS, depth: int = DEPTH
 ) -> Path:
-    """A datastore of these documents, saved below ``folder``."""
+    """Save a sparse datastore of these documents below ``folder``; return its folder."""
     parts, counts = {}, []
     for number, documents in enumerate(shards):
         path = folder / f"shard-{number:05d}.safetensors"
@@ -58,7 +58,7 @@ def sparse_folder(
 
 
 def dense_folder(folder: Path, documents: list[list[int]], vocabulary: int) -> Path:
-    """A datastore of these documents by the toy target's states, whole: as many components as it is wide."""
+    """Save a dense datastore of these documents by the toy target's states, with all components; return its folder."""
     features = Toy(vocabulary=vocabulary).models()["target"].features[:, :, -1].numpy()
     states, places, tokens = list[Any](), list[int](), list[int]()
     for document in documents:
@@ -103,7 +103,7 @@ KINDS = {"rest": "sparse", "suffix": "sparse", "dresd": "dense"}
 
 
 def with_toy_datastore(drafter: Any, vocabulary: int) -> Any:
-    """The drafter as a run binds it; where it copies from datastores, from the toy's."""
+    """Return the drafter bound as in a run; its datastores, if any, are the toy ones."""
     name = type(drafter).__name__.lower()
     if name in KINDS and drafter.datastore:
         drafter = replace(drafter, datastore=_toy(KINDS[name], vocabulary))
@@ -114,7 +114,7 @@ def with_toy_datastore(drafter: Any, vocabulary: int) -> Any:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return the one line in which ``semspec.build_datastore`` refuses its arguments."""
+    """Return the one-line error with which ``semspec.build_datastore`` refuses its arguments."""
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     told = capsys.readouterr().err

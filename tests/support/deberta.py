@@ -1,7 +1,7 @@
 """A small DeBERTa-v2 with random weights, in the file layout of ``microsoft/deberta-v2-xlarge-mnli``.
 
-That repository holds ``config.json``, ``spm.model``, ``tokenizer_config.json`` and ``pytorch_model.bin``: no
-safetensors and no ``tokenizer.json``. A conversion of it has ``model.safetensors`` in the pickled file's place.
+That repository holds ``config.json``, ``spm.model``, ``tokenizer_config.json`` and ``pytorch_model.bin``, but no
+safetensors and no ``tokenizer.json``. A conversion has ``model.safetensors`` instead of the pickled file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
 NAME = "microsoft/deberta-v2-xlarge-mnli"
 SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
 CONTROL, UNKNOWN, NORMAL = 3, 2, 1  # kinds of pieces
-# config.json of that repository, with smaller numbers; transformers splits "p2c|c2p" itself
+# that repository's config.json with smaller numbers; transformers itself splits "p2c|c2p"
 CONFIG: dict[str, Any] = {
     "model_type": "deberta-v2", "architectures": ["DebertaV2ForSequenceClassification"],
     "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
@@ -34,7 +34,7 @@ CONFIG: dict[str, Any] = {
 
 
 def pieces() -> list[tuple[str, float, int]]:
-    """The special pieces, every printable ASCII character, and some words."""
+    """Return the special pieces, all printable ASCII characters and some words."""
     made = [(name, 0.0, UNKNOWN if name == "[UNK]" else CONTROL) for name in SPECIAL]
     letters = ["▁", *(chr(code) for code in range(33, 127))]
     words = ["▁the", "▁we", "▁is", "▁x", "ing", "▁so", "▁=", "▁get", "▁and", "▁of", "to"]
@@ -43,7 +43,7 @@ def pieces() -> list[tuple[str, float, int]]:
 
 
 def message(fields: Iterable[tuple[int, Any]]) -> bytes:
-    """Serialise a protocol buffer: texts and messages by length, numbers as such, floats in four bytes."""
+    """Serialise a protocol buffer: length-prefixed texts and messages, varints, and floats in four bytes."""
     made = b""
     for number, value in fields:
         if isinstance(value, float):
@@ -65,14 +65,14 @@ def varint(value: int) -> bytes:
 
 
 def spm_model() -> bytes:
-    """A SentencePiece model: its pieces, the trainer's options, and a normaliser's name."""
+    """Return a SentencePiece model: pieces, trainer options and the normaliser's name."""
     listed = [(1, message([(1, text), (2, score), (3, kind)])) for text, score, kind in pieces()]
     trainer = message([(3, 1), (4, len(listed)), (40, SPECIAL.index("[UNK]"))])
     return message([*listed, (2, trainer), (3, message([(1, "identity")]))])
 
 
 def model(seed: int = 0, **changes: Any) -> DebertaV2ForSequenceClassification:
-    """A model of transformers' own class, with random weights."""
+    """Return a model of transformers' own class with random weights."""
     torch.manual_seed(seed)
     made = DebertaV2ForSequenceClassification(DebertaV2Config(**CONFIG | changes))
     with torch.no_grad():
@@ -81,7 +81,7 @@ def model(seed: int = 0, **changes: Any) -> DebertaV2ForSequenceClassification:
 
 
 def write(folder: Path, pickled: bool = True, **changes: Any) -> Path:
-    """Write the repository's files: its weights pickled, as on the main branch, or as a conversion has them."""
+    """Write the repository's files, with weights pickled as on the main branch, or as safetensors."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(CONFIG | changes), encoding="utf-8")
     told = {"do_lower_case": False, "vocab_type": "spm"}

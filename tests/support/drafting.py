@@ -1,4 +1,4 @@
-"""Drafters on their own: a kit, and drafts that ask no model."""
+"""Test drafters in isolation: a kit, and drafts without a model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kit_for(split: str = "token", step_cap: int = 512, **changes: Any) -> Kit:
 
 
 def answerless(plan: Plan[Draft]) -> Draft:
-    """The draft of a plan that asks nothing."""
+    """Return the draft of a plan that queries no model."""
     with pytest.raises(StopIteration) as stop:
         next(plan)
     draft = stop.value.value
@@ -32,7 +32,7 @@ def answerless(plan: Plan[Draft]) -> Draft:
 
 @dataclass(slots=True)
 class Script:
-    """A target that says what it is told to: a state and top tokens by position, embeddings by token."""
+    """A target with scripted answers: state and top tokens by position, embeddings by token."""
 
     states: Sequence[Sequence[float]]
     tops: Sequence[Sequence[int]]

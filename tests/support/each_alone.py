@@ -1,9 +1,9 @@
-"""Run every file of tests in a process of its own, several at a time; a file's output comes when it has ended.
+"""Run each test file in its own process, several at a time; print a file's output when it ends.
 
     python -m tests.support.each_alone --workers 2 "FILE FILE ..." [pytest's arguments]
 
-SGLang loads plugins once a process, and an engine that shuts down ends all children of its process. To import SGLang
-takes 15 s, so that it is done once here, and every file's process is a fork of this one.
+SGLang loads plugins once per process, and an engine that shuts down ends all children of its process. Importing SGLang
+takes 15 s, so it is imported once here, and each file runs in a fork.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import tempfile
 from collections import deque
 from pathlib import Path
 
-# what an engine's process and a server's have imported when they start their own processes
+# modules that an engine or a server has imported when it starts its own processes
 MODULES = (
     "sglang.srt.entrypoints.http_server",
     "sglang.srt.managers.scheduler",
     "sglang.srt.managers.detokenizer_manager",
 )
-# of anyio, which is imported and has a plugin for pytest
+# silences a warning about anyio, which is imported already and has a pytest plugin
 QUIETLY = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("files", type=str.split, help="the files, with spaces between them")
     parser.add_argument("--workers", type=int, default=2, help="how many run at a time")
     given, pytest_arguments = parser.parse_known_args()
-    # the longest files first, so that the last ones are short
+    # largest files first, so that short ones run last
     waiting = deque(sorted(given.files, key=lambda file: -Path(file).stat().st_size))
     imported()
     running: dict[int, Path] = {}
@@ -64,11 +64,11 @@ def imported() -> None:
     sglang_env.activate()
     for name in MODULES:
         importlib.import_module(name)
-    gc.freeze()  # what is shared stays shared
+    gc.freeze()  # keep memory pages shared with the forks
 
 
 def tested() -> None:
-    """End this process with pytest's verdict on the file of ``sys.argv``."""
+    """Run pytest with ``sys.argv``, and end this process with its exit code."""
     import pytest
 
     raise SystemExit(pytest.main())

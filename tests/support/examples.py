@@ -1,4 +1,4 @@
-"""Plugins of the registry as they say that they can be tried, bound to the toy engine's models."""
+"""The registered plugins' own examples, bound to the toy engine's models."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TARGET = target_folder(new_folder(), TOY.vocabulary)
 
 
 def examples(kind: registry.Kind) -> dict[str, Any]:
-    """Every plugin of a kind as it says that it can be tried, by name and number."""
+    """Return the examples of every plugin of a kind, by name and number."""
     return {
         f"{name}-{number}": made
         for name, plugin in registry.plugins(kind).items()
@@ -55,7 +55,7 @@ RULE_EXAMPLES = examples("accept")
 
 
 def bound(made: Any, split: str, temperature: float) -> Any:
-    """The plugin, bound as the solver does it; models of its own are the toy engine's."""
+    """Return the plugin bound as the solver binds it."""
     brought = made.models() if hasattr(made, "models") else {}
     folders = {role: model.fetch() for role, model in brought.items()}
     run = Run(
@@ -69,13 +69,13 @@ def bound(made: Any, split: str, temperature: float) -> Any:
     return made.bind(run)
 
 
-@cache  # frozen, as every plugin: what a session learns is its own
+@cache  # plugins are frozen; only sessions have state
 def bound_rule(name: str, split: str, temperature: float) -> Any:
     return bound(RULE_EXAMPLES[name], split, temperature)
 
 
 def engines(*plugins: Any) -> dict[Any, ToyEngine]:
-    """The pair, and the draft again for each role that a plugin brings a model for."""
+    """Return the pair's engines, and the draft's again for each role of a plugin's own models."""
     models = dict(TOY.models())
     own = {role for plugin in plugins for role in plugin.models()}
     return dict.fromkeys(own, models["draft"]) | models

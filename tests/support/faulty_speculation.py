@@ -1,7 +1,7 @@
-"""Speculative sampling over two toy models, honest or with one of the faults that public code has had.
+"""Speculative sampling with two toy models, correct or with one of the faults seen in public code.
 
-Small and in plain Python, so that a certificate can be tried a thousand times: ``Speculating`` is a writer in this
-process, ``ToyReference`` tells the exact law, and ``tests/support/openai_server.py`` serves both over HTTP.
+It is small plain Python, so that a certificate can be tested a thousand times. ``Speculating`` is a writer in this
+process, ``ToyReference`` gives the exact distribution, and ``tests/support/openai_server.py`` serves both over HTTP.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def _draw(row: Sequence[float], uniform: float, whole: bool = True) -> int:
 
 
 class Speculating:
-    """A server over the toy pair; ``fault`` is one of ``FAULTS``, or none."""
+    """A writer over the toy pair; ``fault`` is one of ``FAULTS``, or "" for none."""
 
     def __init__(
         self, toy: Toy, fault: str = "", seed: int = 0, sampled: bool = True, plain: bool = False
     ) -> None:
         assert not fault or fault in FAULTS, fault
         self.models, self.fault, self.plain = toy.models(), fault, plain
-        self.sampled = sampled and fault != "p over q"  # does the draft model draw its tokens
+        self.sampled = sampled and fault != "p over q"  # the draft model samples its tokens
         self.rng, self.seed = random.Random(seed), seed
         self.drafted = self.kept = 0
         self._known: dict[Sampling, tuple[Rows, Rows, Rows]] = {}
@@ -91,7 +91,7 @@ class Speculating:
         return self.rng
 
     def rows(self, sampling: Sampling) -> tuple[Rows, Rows, Rows]:
-        """Return p, what drafts are drawn from, and what they are judged by as q."""
+        """Return p, the q from which drafts are drawn, and the q by which they are judged."""
         if sampling not in self._known:
             target, draft = self.models["target"], self.models["draft"]
             whole = Sampling(sampling.temperature)
@@ -106,7 +106,7 @@ class Speculating:
         stops = self.models["target"].stop_ids
         text = [0, *(int(t) for t in prefix)]
         begun = len(text)
-        # what the cache holds of the token before the last one: wrong if it is not rolled back
+        # the second-last token according to the cache: wrong if the cache is not rolled back
         cached: int | None = None
         while len(text) - begun < length and not (len(text) > begun and text[-1] in stops):
             before, last = text[-2] if cached is None else cached, text[-1]

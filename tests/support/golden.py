@@ -1,10 +1,10 @@
-"""Golden runs: the texts and round counts that a change of structure must leave as they are.
+"""Golden runs: texts and round counts that a refactoring must not change.
 
-    python -m tests.support.golden            print what runs come to now, as JSON
-    python -m tests.support.golden --write    replace tests/golden/runs.json (after a change that is meant)
+    python -m tests.support.golden            print the current results as JSON
+    python -m tests.support.golden --write    replace tests/golden/runs.json (after an intended change)
 
-Every drafter runs with a rule that fits it, every rule with a drafter that fits it, and so do the loop's
-options. Times are no part of it, and neither are adaptive drafts, which go by times.
+The cases cover every drafter with a fitting rule, every rule with a fitting drafter, and the loop's options. They
+leave out times, and adaptive drafts, which depend on times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).parent.parent / "golden" / "runs.json"
-# the same kernels on every processor, so that no rounding depends on the machine
+# use the same kernels on every processor, so that rounding does not depend on the machine
 KERNELS = {
     "ATEN_CPU_CAPABILITY": "default",
     "MKL_CBWR": "COMPATIBLE",
@@ -86,7 +86,7 @@ CASES: dict[str, tuple[str, ...]] = {
 
 
 def run(overrides: tuple[str, ...]) -> dict[str, Any]:
-    """Solve a few problems of the embedded world; return texts and what the rounds came to."""
+    """Solve a few problems of the embedded world; return their texts and round counts."""
     from semspec.choices.settle import expand_shorthands
     from semspec.solver import Solver
     from tests.support.pair import configuration
@@ -111,12 +111,12 @@ def _told(solution: Any) -> dict[str, Any]:
 
 
 def frozen() -> dict[str, Any]:
-    """The runs as they were frozen."""
+    """Return the stored golden runs."""
     return dict(json.loads(FILE.read_text(encoding="utf-8")))
 
 
 def fresh(cases: Mapping[str, tuple[str, ...]] = CASES) -> dict[str, Any]:
-    """The runs as they come out now, in a process whose kernels do not depend on the processor."""
+    """Return the current results, from a process whose kernels do not depend on the processor."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.golden", *cases],
         env=os.environ | KERNELS,

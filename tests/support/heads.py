@@ -1,4 +1,4 @@
-"""Random heads in the published formats, and folders of targets that they fit."""
+"""Random drafting heads in the published formats, and folders of fitting targets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor], name
 def target_folder(
     folder: Path, vocabulary: int, width: int = ToyEngine.width, layers: int = ToyEngine.layers
 ) -> Path:
-    """As much of a target as a head looks at."""
+    """Write the parts of a target that a head reads."""
     config = {"num_hidden_layers": layers, "hidden_size": width, "vocab_size": vocabulary}
     generator = torch.Generator().manual_seed(1)
     embed = torch.randn(vocabulary, width, generator=generator)
@@ -44,7 +44,7 @@ def eagle3_tensors(
     seed: int = 0,
     scale: float = 1.0,
 ) -> dict[str, Tensor]:
-    """A checkpoint as ``yuhuili/EAGLE3-LLaMA3.1-Instruct-8B`` has it, smaller: names and types."""
+    """Return a smaller checkpoint with the names and types of ``yuhuili/EAGLE3-LLaMA3.1-Instruct-8B``."""
     d, head_dim, generator = width, width // heads, torch.Generator().manual_seed(seed)
 
     def random(*size: int) -> Tensor:
@@ -81,7 +81,7 @@ def eagle3_config(
     inner: int = 12,
     **more: Any,
 ) -> dict[str, Any]:
-    """config.json as the published ones have it."""
+    """Return a config.json like the published ones."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "bos_token_id": None,
@@ -108,7 +108,7 @@ def eagle3_config(
 
 
 def toy_eagle3(folder: Path, vocabulary: int, ids: Sequence[int] | None = None) -> Path:
-    """A head for the toy engine: an embedding of its own, because it is wider than the target."""
+    """Write a head for the toy engine, with its own embedding because it is wider than the target."""
     ids = list(range(vocabulary - 2)) if ids is None else list(ids)
     tensors = eagle3_tensors(vocabulary, ids)
     generator = torch.Generator().manual_seed(2)
@@ -123,7 +123,7 @@ def toy_eagle3(folder: Path, vocabulary: int, ids: Sequence[int] | None = None) 
 def medusa_tensors(
     vocabulary: int, width: int, heads: int = 3, blocks: int = 2, seed: int = 0
 ) -> dict[str, Tensor]:
-    """A checkpoint as ``FasterDecoding/medusa-vicuna-7b-v1.3`` has it, smaller."""
+    """Return a smaller checkpoint with the names and types of ``FasterDecoding/medusa-vicuna-7b-v1.3``."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for head in range(heads):
@@ -145,6 +145,6 @@ def medusa_config(heads: int = 3, blocks: int = 2) -> dict[str, Any]:
 
 
 def toy_medusa(folder: Path, vocabulary: int) -> Path:
-    """Heads for the toy engine."""
+    """Write Medusa heads for the toy engine."""
     tensors = medusa_tensors(vocabulary, ToyEngine.width)
     return write(folder, medusa_config(), tensors, "medusa_lm_head.safetensors")

@@ -1,8 +1,8 @@
-"""Hostile requests for a server that answers as OpenAI's API does: seeded, so that one can be had again by its number.
+"""Hostile requests for a server with OpenAI's API, seeded so that each can be reproduced by its number.
 
-A ``Target`` says what a server's own requests look like; ``Forge(target, seed).make(number)`` damages them, in their JSON, in
-their HTTP, or in the way they come. ``exchange`` sends one over a connection of its own and returns what came back, and
-``fault`` says what is wrong with that: anything but complete answers that are either right or an error in one line.
+A ``Target`` describes a server's valid requests; ``Forge(target, seed).make(number)`` damages their JSON, their HTTP, or the
+way they arrive. ``exchange`` sends a request over a new connection and returns the answers. ``fault`` says what is wrong
+with an answer: it must be complete, and either right or a one-line error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from semspec.storage.screen import visible
 from tests.support.mutants import scribbled, twisted
 
-SOON = 30.0  # seconds for an answer, on a machine that does other things
+SOON = 30.0  # seconds to wait for an answer, on a busy machine
 REFUSED = {400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 431}
 LONGEST = 600  # characters of an error
 ESCAPES = ("\x1b[2J\x1b]0;owned\x07", "\x1b]8;;http://evil.example\x07here\x1b]8;;\x07", "\u202egnp.exe", "\x9b31m", "a\rb\nc\0d")  # fmt: skip
@@ -38,14 +38,14 @@ NUMBERS = ("NaN", "-Infinity", "1e999", "-1e-999", "9" * 400, "9" * 5000, "0x10"
 
 @dataclass(frozen=True)
 class Hostile:
-    """What is sent over one connection, and how."""
+    """The bytes to send over one connection, and how to send them."""
 
     kind: str
     pieces: tuple[bytes, ...]
     method: str = "POST"
-    answers: int = 1  # at most so many; 0: nobody waits for one
-    pause: float = 0.0  # seconds between two pieces
-    stays: float = 0.0  # seconds until a client that waits for nothing leaves
+    answers: int = 1  # expected at most; 0: do not wait for any
+    pause: float = 0.0  # seconds between pieces
+    stays: float = 0.0  # seconds until a client that waits for no answer disconnects
     broken: bool = False  # not HTTP: the connection may end without an answer
     ours: bool = (
         True  # the request is one that the code under test answers, not the framework below it
@@ -61,31 +61,29 @@ class Answer:
 
 @dataclass(frozen=True)
 class Target:
-    """What requests a server knows."""
+    """The requests that a server supports."""
 
-    requests: Callable[
-        [random.Random], tuple[str, dict[str, Any]]
-    ]  # a path and a body that it takes
+    requests: Callable[[random.Random], tuple[str, dict[str, Any]]]  # a path and a valid body
     aimed: Callable[
         [random.Random], tuple[str, bytes]
-    ]  # a body that is wrong where this server may be weak
-    paths: tuple[str, ...] = ()  # what can be read
-    header: str = ""  # one that says what a body says
-    most_body: int = 0  # bytes; 0: it has no limit
-    patience: float = 0.0  # seconds that it waits for a body; 0: for ever
-    # what of a request is damaged, and what puts it back: all of it, or a part that stands for itself
+    ]  # a path and a body with an error that this server may handle badly
+    paths: tuple[str, ...] = ()  # paths for GET
+    header: str = ""  # a header with the meaning of a body field
+    most_body: int = 0  # largest body in bytes; 0: no limit
+    patience: float = 0.0  # seconds that the server waits for a body; 0: forever
+    # returns the part of a request to damage (by default all of it), and a function that puts it back
     part: Callable[[dict[str, Any]], tuple[bytes, Callable[[bytes], bytes]]] = field(
         default=lambda told: (json.dumps(told).encode(), bytes)
     )
     whole: bool = (
         True  # all of a request is the server's, HTTP included, and not of a framework below it
     )
-    theirs: tuple[str, ...] = ()  # what stands in the framework's own errors, which may be long
+    theirs: tuple[str, ...] = ()  # marks of the framework's own errors, which may be long
     answered: Callable[[Any], str] = field(default=lambda told: "")  # what is wrong with an answer
 
 
 def spelt(value: Any, number: str) -> bytes:
-    """JSON with every ``"@"`` as this number, which Python would not write so."""
+    """Return JSON with every ``"@"`` replaced by this number, in a spelling that Python would not write."""
     return json.dumps(value).replace('"@"', number).encode()
 
 
@@ -101,7 +99,7 @@ def post(path: str, body: bytes, *lines: str) -> bytes:
 
 
 class Forge:
-    """Makes hostile requests, each from the seed and its number alone."""
+    """Makes hostile requests; each depends only on the seed and its number."""
 
     def __init__(self, target: Target, seed: int) -> None:
         self.target, self.seed = target, seed
@@ -137,7 +135,7 @@ class Forge:
         return Hostile("a body that is aimed", (post(path, body),))
 
     def texts(self, rng: random.Random) -> Hostile:
-        """Put texts that mean something to somebody where a text stands."""
+        """Replace a text by one with a special meaning to a terminal, template, database and so on."""
 
         def damage(rng: random.Random, part: bytes) -> bytes:
             def changed(value: Any) -> Any:
@@ -152,7 +150,7 @@ class Forge:
         return Hostile("texts that mean something", (self._damaged(rng, damage),))
 
     def large(self, rng: random.Random) -> Hostile:
-        """A body that is large, deep or full."""
+        """Send a body that is large, deeply nested or has many items."""
         path, told = self.target.requests(rng)
         most = self.target.most_body or 1 << 18
         _, put = self.target.part(told)
@@ -222,7 +220,7 @@ class Forge:
         )  # fmt: skip
 
     def places(self, rng: random.Random) -> Hostile:
-        """Something that is not there, or is not asked so."""
+        """Ask for a path that does not exist, or with a wrong method."""
         path, body = self._body(rng)
         method = rng.choice(["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "POST", "get", "X" * 300])  # fmt: skip
         nowhere = rng.choice(["/v1/nothing", "/v1/models/%00", "/v1/models/%0a%1b[2J", "/v1/models/" + "x" * 3_000, "//", "/../../etc/passwd", "/%2e%2e/x",
@@ -236,7 +234,7 @@ class Forge:
         return Hostile("a place", (data,), method=method, broken=where == "*")
 
     def framing(self, rng: random.Random) -> Hostile:
-        """Bytes that are no HTTP, or end before it does."""
+        """Send bytes that are not HTTP, or that end too early."""
         path, body = self._body(rng)
         whole = post(path, body)
         data = rng.choice([
@@ -281,7 +279,7 @@ class Forge:
         return Hostile("chunks", (data,), broken=not right)
 
     def pipelined(self, rng: random.Random) -> Hostile:
-        """Several at a time; what comes behind one that is refused is served, too."""
+        """Send several requests at once; those after a refused one are served, too."""
         count = rng.randrange(2, 7)
         parts = [self._damaged(rng, twisted) if rng.random() < 0.5 else post(*self._body(rng)) for _ in range(count)]  # fmt: skip
         return Hostile("several at a time", (b"".join(parts),), answers=count)
@@ -289,7 +287,7 @@ class Forge:
     # ---- how it comes, and how it goes ----------------------------------------------------------------
 
     def slow(self, rng: random.Random) -> Hostile:
-        """By a few bytes at a time."""
+        """Send a valid request a few bytes at a time."""
         path, body = self._body(rng)
         data, count = post(path, body), rng.randrange(3, 12)
         cuts = sorted({0, *rng.sample(range(1, len(data)), count), len(data)})
@@ -297,14 +295,14 @@ class Forge:
         return Hostile("one that comes slowly", pieces, pause=rng.choice([0.01, 0.1]))
 
     def silent(self, rng: random.Random) -> Hostile:
-        """A part, and then nothing."""
+        """Send a part of a request, and then nothing."""
         path, body = self._body(rng)
         data = post(path, body)
         kept = data[: rng.choice([1, 40, len(data) // 2, len(data) - 1])]
         return Hostile("one that ends half-way", (kept,))
 
     def left(self, rng: random.Random) -> Hostile:
-        """Go away while it comes, while the answer is written, or while it is read."""
+        """Disconnect while the request is sent, or while the answer is computed or sent."""
         path, told = self.target.requests(rng)
         if rng.random() < 0.5:
             told["stream"] = True
@@ -318,11 +316,11 @@ class Forge:
 
 
 class CutError(Exception):
-    """The connection has ended within an answer."""
+    """The connection ended within an answer."""
 
 
 def exchange(port: int, hostile: Hostile, seconds: float = SOON) -> list[Answer]:
-    """Send a request and return the answers that come before the connection ends; raise OSError if none comes in time."""
+    """Send a request and return the answers until the connection ends; raise OSError on a timeout."""
     found: list[Answer] = []
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
         try:
@@ -330,12 +328,12 @@ def exchange(port: int, hostile: Hostile, seconds: float = SOON) -> list[Answer]
                 connection.sendall(piece)
                 if hostile.pause:
                     time.sleep(hostile.pause)
-        except (BrokenPipeError, ConnectionResetError):  # it was refused before it was all sent
+        except (BrokenPipeError, ConnectionResetError):  # refused before it was sent completely
             pass
         if not hostile.answers:
             time.sleep(hostile.stays)
             return []
-        if hostile.broken:  # a server may wait for the rest: it is told that there is none
+        if hostile.broken:  # the server may wait for the rest: signal the end
             try:
                 connection.shutdown(socket.SHUT_WR)
             except OSError:
@@ -344,10 +342,10 @@ def exchange(port: int, hostile: Hostile, seconds: float = SOON) -> list[Answer]
             while len(found) < hostile.answers:
                 try:
                     answer = received(read, hostile.method)
-                except ConnectionResetError:  # a server that closes before it has read everything
+                except ConnectionResetError:  # the server closed before it had read everything
                     break
                 except CutError:
-                    # a valid one's stream: to asyncio's servers who closes one half has gone
+                    # a stream of a valid request: for asyncio's servers, a half-closed client is gone
                     if hostile.broken:
                         break
                     raise
@@ -358,7 +356,7 @@ def exchange(port: int, hostile: Hostile, seconds: float = SOON) -> list[Answer]
 
 
 def received(read: Any, method: str) -> Answer | None:
-    """Return the next answer of a connection, None at its end."""
+    """Return a connection's next answer, or None at its end."""
     while True:
         line = read.readline()
         if not line:
@@ -395,7 +393,7 @@ def received(read: Any, method: str) -> Answer | None:
 
 
 def fault(answer: Answer, method: str, target: Target) -> str:
-    """Return what is wrong with an answer, "" if nothing is."""
+    """Return what is wrong with an answer, or ""."""
     if method == "HEAD":
         return "" if answer.status == 200 or answer.status in REFUSED else str(answer.status)
     kind = answer.headers.get("content-type", "").partition(";")[0]
@@ -419,7 +417,7 @@ def fault(answer: Answer, method: str, target: Target) -> str:
 
 
 def line_fault(told: Any) -> str:
-    """Return what is wrong with an error: it is one line, for people."""
+    """Return what is wrong with an error message, which must be one readable line."""
     error = told.get("error", told) if isinstance(told, dict) else {}
     message = error.get("message") if isinstance(error, dict) else None
     if not isinstance(message, str) or not message:
@@ -443,12 +441,12 @@ def stream_fault(body: bytes) -> str:
     return "" if all(isinstance(json.loads(one), dict) for one in told) else "an odd event"
 
 
-# ---- many of them, beside clients who are honest ------------------------------------------------------
+# ---- many of them, beside an honest client ------------------------------------------------------------
 
 
 @dataclass
 class Seen:
-    """What has come of many requests."""
+    """The outcome of many requests."""
 
     statuses: dict[int, int] = field(default_factory=dict)
     kinds: dict[str, int] = field(default_factory=dict)
@@ -471,7 +469,7 @@ class Seen:
 def flood(
     send: Callable[[int], None], numbers: Sequence[int], rate: float, workers: int = 6
 ) -> float:
-    """Call ``send`` with each number, so many a second at most; return how many there were in a second."""
+    """Call ``send`` with each number, at most ``rate`` a second; return the rate reached."""
     began = time.monotonic()
 
     def one(at: int) -> None:
@@ -484,14 +482,14 @@ def flood(
 
 
 class Honest:
-    """A client that asks the same again and again."""
+    """A client that repeats one request and notes changed answers."""
 
     def __init__(self, ask: Callable[[], bytes]) -> None:
         self.ask, self.first = ask, ask()
         self.changed: list[bytes] = []
 
     def beside(self, load: Callable[[], float]) -> list[float]:
-        """Ask until a load is over; return the seconds of each answer."""
+        """Repeat the request while ``load`` runs; return the seconds of each answer."""
         over, seconds, errors = threading.Event(), list[float](), list[BaseException]()
 
         def run() -> None:
@@ -524,19 +522,19 @@ def at(share: float, seconds: Sequence[float]) -> float:
 
 @dataclass
 class Attack:
-    """Many hostile requests while a client is served, in turn with harmless ones, as many a second and for half the time."""
+    """Blocks of hostile requests beside an honest client, alternating with half as many harmless ones at the same rate."""
 
     port: int
     forge: Forge
     rate: float  # requests a second
-    block: int  # requests between two looks
+    block: int  # requests between two calls of ``look``
     seen: Seen = field(default_factory=Seen)
     hostile: list[float] = field(default_factory=list)  # seconds of the honest client's answers
     harmless: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
 
     def run(self, count: int, honest: Honest, look: Callable[[int], None]) -> None:
-        """Send so many; ``look`` is called after each block of them."""
+        """Send ``count`` requests; call ``look`` after each block."""
         for first in range(0, count, self.block):
             numbers = range(first, min(first + self.block, count))
             self.hostile += honest.beside(partial(self._flood, self._send, numbers, self.rate))
@@ -560,7 +558,7 @@ class Attack:
         self.seen.add(number, one, answers, seconds, self.forge.target)
 
     def _pass(self, number: int) -> None:
-        """Ask for something: as often for an answer as hostile requests happen to be answered."""
+        """Send a harmless request: every fifth asks for an answer, about as often as hostile ones get one."""
         target = self.forge.target
         path, told = target.requests(random.Random(number))
         asked = post(path, json.dumps(told).encode()) if number % 5 == 0 else head(target.paths[0], method="GET")  # fmt: skip
@@ -569,7 +567,7 @@ class Attack:
             self.seen.faults.append(f"harmless {number}: {answer.body[:300]!r}")
 
     def figures(self) -> dict[str, Any]:
-        """Return what came of it, for people."""
+        """Return a readable summary."""
         return {
             "requests": sum(self.seen.kinds.values()),
             "a second": [round(min(self.rates), 1), round(max(self.rates), 1)],
@@ -584,7 +582,7 @@ class Attack:
 
 
 def memory(pid: int) -> float:
-    """Return the MiB of memory that a process and its children have, what they share counted once for each."""
+    """Return the resident MiB of a process and its children; shared memory counts for each of them."""
     total = 0.0
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for one in children:

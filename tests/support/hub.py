@@ -1,4 +1,4 @@
-"""The real Hub client, pointed at a loopback server; see ``hub_server`` for what that can do."""
+"""The real Hub client pointed at a loopback server (see ``hub_server``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKENS = {ALICE: "alice", BOB: "bob"}
 
 
 def settings(hub: HubServer, folder: Path, token: str | None = None) -> dict[str, str]:
-    """Return the environment in which a process takes the server for the Hub."""
+    """Return the environment variables that make a process use the server as the Hub."""
     told = {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(folder / "home"),
@@ -34,8 +34,10 @@ def settings(hub: HubServer, folder: Path, token: str | None = None) -> dict[str
 
 @contextmanager
 def hub_for(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """A server that this process takes for the Hub: the client reads its settings when imported,
-    and other tests may have imported it before."""
+    """Run a server that this process uses as the Hub.
+
+    The client reads its settings when it is imported, which other tests may have done before, so they are patched.
+    """
     with HubServer(folder / "blobs", TOKENS) as hub:
         for name in ("HF_TOKEN", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
             patch.delenv(name, raising=False)
@@ -52,7 +54,7 @@ def hub_for(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 
 def files_of(artifact: Artifact, folder: Path) -> dict[str, bytes]:
-    """Return the files that publishing it would upload."""
+    """Return the files that publishing the artifact would upload."""
     artifact.save(folder)
     return {f.name: f.read_bytes() for f in sorted(folder.iterdir())}
 

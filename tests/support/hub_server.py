@@ -1,13 +1,13 @@
-"""A Hugging Face Hub on loopback, which the real ``huggingface_hub`` client talks to over HTTP.
+"""A Hugging Face Hub on loopback for the real ``huggingface_hub`` client.
 
     with HubServer(folder, tokens={"hf_...": "alice"}) as hub: ...    # hub.url is the endpoint
 
 Repositories are real: content-addressed blobs, commits, branches, tags. LFS objects come from a second
-origin (``localhost``, not ``127.0.0.1``), as the Hub's come from its CDN, so that redirects and the
-stripping of tokens are the client's own. ``faults`` break answers on demand.
+origin (``localhost`` instead of ``127.0.0.1``), as the Hub's come from its CDN, so that the client really
+follows redirects and strips tokens. ``faults`` break answers on demand.
 
-What it does not do: Xet, multi-part uploads, pull requests, organisations, git itself, Spaces,
-listings of many repositories, rate limits, resumable uploads, TLS.
+Not supported: Xet, multi-part uploads, pull requests, organisations, git itself, Spaces, listings of many
+repositories, rate limits, resumable uploads, TLS.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 LFS = ("*.safetensors", "*.parquet", "*.bin", "*.png")
-Files = dict[str, dict[str, Any]]  # path -> oid, size, and for LFS its sha256
+Files = dict[str, dict[str, Any]]  # path -> oid, size, and for LFS the sha256
 
 
 class RefusedError(Exception):
@@ -65,7 +65,7 @@ class HubServer(ThreadingHTTPServer):
         self.blobs, self.tokens = blobs, dict(tokens or {})
         self.repos: dict[str, Repo] = {}  # "models/owner/name"
         self.log: list[str] = []  # "GET /path 200"
-        self.faults: list[tuple[str, str, int]] = []  # regex on "METHOD path", what, how often
+        self.faults: list[tuple[str, str, int]] = []  # regex on "METHOD path", fault, how often
         self.lock = threading.RLock()
         blobs.mkdir(parents=True, exist_ok=True)
         super().__init__(("127.0.0.1", 0), Handler)
@@ -89,7 +89,7 @@ class HubServer(ThreadingHTTPServer):
         return entry
 
     def make(self, name: str, files: dict[str, bytes], **options: Any) -> str:
-        """A repository (models/owner/name) as others have left it; its commit."""
+        """Create or update a repository (models/owner/name); return its commit."""
         repo = self.repos.setdefault(name, Repo(name.split("/")[1], options.pop("private", False)))
         repo.gated = options.pop("gated", False)
         return repo.commit({n: self.store(d, _in_lfs(n)) for n, d in files.items()})
@@ -107,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
         return cast(HubServer, self.server)
 
     def log_message(self, *_: object) -> None:
-        """The server's own log serves the tests."""
+        """Print nothing: tests read ``HubServer.log``."""
 
     def answer(self, value: Any = None, status: int = 200, size: int | None = None, **headers: str) -> None:  # fmt: skip
         data = value if isinstance(value, bytes) else json.dumps(value).encode()
@@ -222,7 +222,7 @@ class Handler(BaseHTTPRequestHandler):
             self.payload(entry["oid"], X_Repo_Commit=sha, ETag=f'"{entry["oid"]}"')
 
     def cdn(self, oid: str) -> None:
-        if "Authorization" in self.headers:  # a token that leaks to another origin
+        if "Authorization" in self.headers:  # a token leaked to another origin
             raise RefusedError(400, "Only one auth mechanism allowed")
         self.payload(oid, ETag=f'"{oid}"')
 
@@ -235,9 +235,9 @@ class Handler(BaseHTTPRequestHandler):
             data, status = data[first : last + 1], 206
             headers["Content_Range"] = f"bytes {first}-{last}/{total}"
         size, fault = len(data), self.fault if self.command == "GET" else ""
-        if fault == "flip":  # as many bytes as there should be, one of them wrong
+        if fault == "flip":  # the right number of bytes, one of them wrong
             data = data[: size // 2] + bytes([data[size // 2] ^ 1]) + data[size // 2 + 1 :]
-        elif fault in ("cut", "short"):  # the connection ends early; the body is really shorter
+        elif fault in ("cut", "short"):  # cut: the connection ends early; short: a shorter body
             data = data[: size // 2]
             self.close_connection = self.close_connection or fault == "cut"
         self.answer(data, status, len(data) if fault == "short" else size, **headers)

@@ -1,4 +1,4 @@
-"""Requests as SGLang would run them with our small model inside, over the toy models whose law is known."""
+"""Run requests as SGLang would with our draft model inside it, on toy models with a known distribution."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.law import toy_kit
 
 @dataclass
 class Asked:
-    """A request, and what is written of it."""
+    """A request and its output so far."""
 
     rid: str
     prompt: list[int]
@@ -50,7 +50,7 @@ class Asked:
 
 
 class Wanted:
-    """What requests ask: each says it itself."""
+    """The options of requests; each request carries its own."""
 
     def steps(self, params: Any) -> Steps | None:
         asked: Asked = params.custom_params
@@ -65,7 +65,7 @@ class Wanted:
 
 
 class Counted(ToyEngine):
-    """The toy draft model, which says how much it holds."""
+    """The toy draft model, with a memory size."""
 
     def memory_bytes(self) -> dict[str, int]:
         return {"weights": 4 * self.logits.numel()}
@@ -81,7 +81,7 @@ def drafts_of(toy: Toy, n: int, split: str = "paragraph") -> ModelDrafts:
 
 
 def rows_of(target: ToyEngine, text: Sequence[int], tokens: Sequence[int]) -> Tensor:
-    """The target's logits [tokens + 1, vocabulary] over a chain after a text."""
+    """Return the target's logits [tokens + 1, vocabulary] over a chain after a text."""
     whole = [*text, *tokens]
     states = [whole[i - 2 : i] for i in range(len(text), len(whole) + 1)]
     return torch.stack([target.logits[first, second] for first, second in states])
@@ -93,9 +93,9 @@ def run(
     requests: Sequence[Asked],
     changed: Callable[[Asked, list[int], Tensor], list[int]] = lambda one, gained, rows: gained,
 ) -> list[list[int]]:
-    """Run requests with step rules to their ends, all together; return their outputs.
+    """Run requests with step rules together to their ends; return their outputs.
 
-    ``changed`` may do with the tokens of a pass what it should not.
+    ``changed`` can corrupt the tokens of a pass.
     """
     n, running, coins = drafts.n, list(requests), random.Random(requests[0].rid)
     while running:
@@ -106,7 +106,7 @@ def run(
         for one, loop, own in zip(running, drafts.loops, nodes.reshape(-1, n), strict=True):
             text = [*one.prompt, *one.output]
             assert own[0] == text[-1]
-            if loop is None:  # it rests, and SGLang draws
+            if loop is None:  # drafting pauses, and SGLang draws the token
                 assert drafts._sessions[one.rid].resting is not None, "nothing judges this draft"
                 row = probabilities(rows_of(target, text, [])[0], one.sampling)
                 one.output.append(draw(row, coins.random()))

@@ -1,22 +1,22 @@
-"""Kills a command at its n-th change of a folder, lets it go on, and compares what it leaves.
+"""Kill a command at its n-th change of a folder, start it again, and compare what it leaves.
 
     with Command("semspec.run") as command:
         survives_kills(command, lambda folder: ["problems=2", f"hydra.run.dir={folder}"], texts, tmp_path)
 
-Modules are imported once, in a process of its own that forks for every start, so that a start costs what its
-work costs. What a start imports late is imported before the next fork.
+Modules are imported once, in a process that forks for every start, so a start takes only the time of its work. Modules
+that a start imports late are imported before the next fork.
 
-Changes are what a start does to files and folders below one folder: the calls of ``os`` in ``CALLS``; opening, where it
-makes or empties a file; what Python's own files write (``open``, hence ``Path.write_text`` and ``shutil``); and
-``renameat2``, which ``os`` does not have. Calls that change nothing (the removal of what is not there) do not count, nor does
-``fsync``: a killed process loses nothing of what it wrote before. Not seen are other processes, mapped memory, and libraries that
-write files by themselves; a file that is left and was never seen to be written fails a test (``Ended.unseen``).
+Changes are what a start does to files and folders below one folder: the ``os`` calls in ``CALLS``; opening that creates or
+empties a file; writes by Python's own files (``open``, hence ``Path.write_text`` and ``shutil``); and ``renameat2``,
+which ``os`` does not have. Calls that change nothing (removing a missing file) do not count, nor does ``fsync``, since a
+killed process loses nothing that it wrote before. Other processes, mapped memory and libraries that write files by
+themselves are not watched; a file that was never seen being written fails the test (``Ended.unseen``).
 
-``SEMSPEC_DEEP=1`` takes every change, and the middle of every write. To kill a start at each of them would mean to run it
-as often; but a killed process leaves its files as they are at that moment, and nothing else. So one start copies the folder before
-every change and in the midst of every write, and another one goes on with each copy, in the same place. (Of a file that is written under a
-temporary name and then renamed: before it is made, half written, and before it is renamed.) A few real kills (SIGKILL) are
-made in every run.
+``SEMSPEC_DEEP=1`` tests every change, and the middle of every write. Killing a start at each of them would take as many
+starts. But a killed process leaves its files exactly as they are at that moment. So one start copies the folder before
+every change and in the middle of every write, and for each copy another start continues in its place. (For a file that is
+written under a temporary name and then renamed: before it is created, half written, and before the rename.) Every run
+also does a few real kills (SIGKILL).
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ from typing import Any, Self
 
 from tests.support.deep import DEEP
 
-WRITES = ("write", "pwrite", "sendfile")  # which can be broken off halfway
+WRITES = ("write", "pwrite", "sendfile")  # calls that can be interrupted halfway
 CALLS = (
     *WRITES,
     *("writev", "pwritev", "copy_file_range", "ftruncate", "truncate", "replace", "rename"),
     *("unlink", "remove", "rmdir", "mkdir", "link", "symlink"),
 )
-TEMPORARY = ".*.tmp"  # the name of a file that is not finished
-LONGEST = 300  # seconds of a start
-HALFWAY = "-halfway"  # ends the name of a copy that was made in the midst of a write
+TEMPORARY = ".*.tmp"  # names of unfinished files
+LONGEST = 300  # seconds a start may take
+HALFWAY = "-halfway"  # suffix of copies made in the middle of a write
 Arguments = Sequence[str]
 """A command line, or several that are given one after the other."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a start ended: its exit code (negative: the signal), its changes, and what it said."""
+    """How a start ended: its exit code (negative: the signal), its changes, and its output."""
 
     code: int
     calls: list[str]
     said: str
-    unseen: list[str]  # files that were there at its end, and that it was not seen to write
+    unseen: list[str]  # files present at the end that it was never seen writing
 
 
 class Command:
-    """A module with a ``main()`` that reads ``sys.argv``; a context manager."""
+    """A process that runs a module's ``main()``, which reads ``sys.argv``, in forks; a context manager."""
 
     def __init__(
         self, module: str = "", *preloaded: str, env: Mapping[str, str] | None = None
@@ -93,10 +93,10 @@ class Command:
         copies: Path | None = None,
         module: str = "",
     ) -> Ended:
-        """Start it; kill it before its change number ``fatal`` below ``root``, or in the midst of it.
+        """Start it; kill it before its change number ``fatal`` below ``root``, or halfway through that change.
 
-        Several command lines are given one after the other, as long as none fails. With ``copies`` the folder is copied
-        there before every change, in the midst of every write, and at the end.
+        Several command lines run one after the other until one fails. With ``copies`` the folder is copied there before
+        every change, in the middle of every write, and at the end.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         root.mkdir(parents=True, exist_ok=True)
@@ -106,9 +106,9 @@ class Command:
         return self._ask(job)
 
     def warm_up(self, lines: Sequence[Arguments], root: Path, module: str = "") -> Ended:
-        """Start it in the process that forks, so that what it reads once is there in every fork.
+        """Start it in the forking process itself, so that every fork has what it reads once.
 
-        Not for what computes: a fork of a process in which torch has worked may wait for its threads for ever.
+        Not for commands that compute: a fork of a process in which torch has computed may wait for its threads forever.
         """
         return self._ask(
             {"module": module or self._module, "lines": [*map(list, lines)], "root": str(root)}
@@ -143,12 +143,12 @@ def survives_kills(
     unseen: Callable[[str], bool] = lambda name: False,
     every: bool = True,
 ) -> None:
-    """Assert that a command which is killed and started again leaves what an unbroken one does.
+    """Assert that a command that is killed and started again leaves the same as an unbroken one.
 
-    ``left`` reads a folder; ``before`` fills it before the first start. ``points`` is how many changes are
-    chosen for real kills. ``refused`` allows a second start to refuse by these words, if what is left is the same
-    all the same; ``unseen`` allows files that other processes have written. Without ``every`` there are
-    the real kills alone, in a deep run, too.
+    ``left`` reads a folder's result; ``before`` fills the folder before the first start. ``points`` is the number of changes
+    chosen for real kills. ``refused`` accepts the output of a second start that refuses to run, provided the result is
+    the same; ``unseen`` accepts names of files that other processes write. Without ``every`` there are only the real
+    kills, even in a deep run.
     """
     folder, copies = root / "work", root / "copies"
     every = every and DEEP
@@ -187,7 +187,7 @@ def survives_kills(
 
 
 def temporary(folder: Path) -> list[str]:
-    """List what a killed start has left beside its files."""
+    """List the temporary files that a killed start has left."""
     patterns = (".*.tmp", ".*.old", ".semspec-*")
     found = [path for pattern in patterns for path in folder.rglob(pattern)]
     return sorted(str(path.relative_to(folder)) for path in found)
@@ -197,7 +197,7 @@ def temporary(folder: Path) -> list[str]:
 
 
 def _place(target: Any, dir_fd: int | None = None) -> str:
-    """Return the path of a descriptor or a path; links stay as they are."""
+    """Return the absolute path of a descriptor or a path, without resolving links."""
     if isinstance(target, int):
         return os.readlink(f"/proc/self/fd/{target}")  # noqa: PTH115
     path = os.fsdecode(target)
@@ -207,20 +207,20 @@ def _place(target: Any, dir_fd: int | None = None) -> str:
 
 
 class _Watch:
-    """Counts the changes below a folder, and kills this process at the fatal one or copies the folder at each."""
+    """Counts the changes below a folder; kills this process at the fatal one, or copies the folder at each."""
 
     def __init__(self, root: str, fatal: int, halfway: bool, copies: str) -> None:
         self.root, self.fatal, self.halfway = root, fatal, halfway
         self.copies = Path(copies) if copies else None
         self.calls: list[str] = []
-        self.written: set[tuple[int, int]] = set()  # the files that were seen
-        self._here = threading.local()  # off: this thread's own copying is no change
-        self._turn = threading.RLock()  # nobody changes anything while the folder is copied
-        self._begun = set[str]()  # unfinished files that were copied half written
+        self.written: set[tuple[int, int]] = set()  # files seen being written: device, inode
+        self._here = threading.local()  # off: this thread is copying, which is not a change
+        self._turn = threading.RLock()  # held by a change, so that none happens during a copy
+        self._begun = set[str]()  # unfinished files already copied half written
         self._open, self._pwrite, self._close = os.open, os.pwrite, os.close
 
     def begin(self) -> None:
-        """Replace the functions by ones that are watched."""
+        """Replace the functions by watched ones."""
         for name in CALLS:
             setattr(os, name, self._counted(getattr(os, name), name))
         os.open = self._opened(os.open)
@@ -243,7 +243,7 @@ class _Watch:
         return getattr(self._here, "off", False)
 
     def change(self, name: str, half: tuple[str, int, bytes] | None = None) -> None:
-        """Count a change that is about to be made; ``half``: a file, a place in it, and half of what is written there."""
+        """Count a change about to happen; ``half``: a file, an offset, and the first half of what will be written."""
         if len(self.calls) == self.fatal:
             if self.halfway and half:
                 self._put(Path(half[0]), *half[1:])
@@ -253,7 +253,7 @@ class _Watch:
         self.calls.append(name)
 
     def _copy_states(self, to: Path, half: tuple[str, int, bytes] | None) -> None:
-        """Copy the folder as it is before a change, and in the midst of it."""
+        """Copy the folder as it is before a change, and as it is in the middle of it."""
         unfinished = half is not None and Path(half[0]).match(TEMPORARY)
         if half is None or not unfinished:
             self._copy(to)
@@ -268,7 +268,7 @@ class _Watch:
             self._put(middle / os.path.relpath(half[0], self.root), *half[1:])
 
     def end(self) -> list[str]:
-        """Count the end as a change; return the files that are there and were not seen to be written."""
+        """Treat the end as a change; return the files that were never seen being written."""
         if self.copies:
             self._copy(self.copies / f"{len(self.calls):04d}-end")
         files = [path for path in Path(self.root).rglob("*") if path.is_file()]
@@ -312,7 +312,7 @@ class _Watch:
         return call
 
     def _changes(self, name: str, args: Any, options: dict[str, Any]) -> bool:
-        """Say if a call will change something below the root."""
+        """Return True if a call will change something below the root."""
         if name == "copy_file_range":
             return self._below(_place(args[1]))
         place = _place(args[0], options.get("dir_fd") or options.get("src_dir_fd"))
@@ -328,7 +328,7 @@ class _Watch:
         return True
 
     def _opened(self, real: Callable[..., int]) -> Callable[..., int]:
-        """Opening is a change where it makes or empties a file."""
+        """Wrap ``os.open``: it is a change if it creates or empties a file."""
 
         def call(
             path: Any, flags: int, *args: Any, dir_fd: int | None = None, **options: Any
@@ -350,7 +350,7 @@ class _Watch:
         return call
 
     def _python_file(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        """Python's own files do not write by way of ``os``: below the root they do."""
+        """Wrap ``open``: below the root, make files write through ``os``, which Python's own files do not."""
 
         def call(
             file: Any,
@@ -389,7 +389,7 @@ def _by_os(path: str, flags: int) -> int:
 
 
 def _half(name: str, args: Any) -> tuple[str, int, bytes] | None:
-    """Return the file, the place and the first half of what a call writes."""
+    """Return the file, the offset and the first half of what a call will write."""
     if name not in WRITES:
         return None
     descriptor, place = args[0], _place(args[0])
@@ -405,10 +405,10 @@ def _half(name: str, args: Any) -> tuple[str, int, bytes] | None:
 
 
 def _start(job: dict[str, Any], log: Path) -> int:
-    """Run one start in a fork; return its exit code. The log holds its calls and what it said."""
+    """Run one start in a fork; return its exit code. Its output goes to the log, its calls to a file beside it."""
     module = importlib.import_module(job["module"])
     loaded = set(sys.modules)
-    gc.freeze()  # a collection would copy every page of the fork
+    gc.freeze()  # a garbage collection would copy all of the fork's memory pages
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -454,7 +454,7 @@ def _say_to(log: Path) -> None:
 
 
 def _ended(module: Any, lines: Sequence[Arguments]) -> int:
-    """Give the command lines until one fails; return the last exit code."""
+    """Run the command lines until one fails; return the last exit code."""
     for line in lines:
         sys.argv = [module.__name__, *line]
         try:
@@ -478,7 +478,7 @@ def _serve(names: Sequence[str]) -> None:
         told = json.loads(listed.read_text()) if listed.exists() else {"calls": [], "unseen": []}
         for late in told.pop("late", ()):
             if late.partition(".")[0] not in ("__main__", "__mp_main__"):
-                with suppress(Exception):  # some make themselves only where they are needed
+                with suppress(Exception):  # some can only be imported where they are needed
                     importlib.import_module(late)
         ended = {"code": code, **told, "said": log.read_text(errors="replace")}
         print(json.dumps(ended), flush=True)

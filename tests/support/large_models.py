@@ -1,4 +1,4 @@
-"""Folders of models of any size that take no room on the disk: a real header, and a file of holes."""
+"""Model folders of any size that take no disk space: a real header in a sparse file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# config.json of Qwen/QwQ-32B and deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B, and the bytes of their weights
+# from config.json of Qwen/QwQ-32B and deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B, with the bytes of their weights
 QWQ: Mapping[str, Any] = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "torch_dtype": "bfloat16",
     "num_hidden_layers": 64, "hidden_size": 5120, "intermediate_size": 27648, "vocab_size": 152064,
@@ -24,7 +24,7 @@ R1_BYTES = 3_554_214_752
 
 
 def folder(path: Path, config: Mapping[str, Any], size: int) -> Path:
-    """Make a model's folder with this config.json and so many bytes of tensors, none of them written."""
+    """Create a model's folder with this config.json and ``size`` bytes of tensors, none of them written."""
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     count = 2 * config["num_hidden_layers"]

@@ -1,4 +1,4 @@
-"""Statistical help: many short runs over the toy engine, counted and held against the exact law."""
+"""Compare the distribution of many short runs on the toy engine with the exact law (its output distribution)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from semspec.splitters.token import TokenBoundary
 from semspec.types import Context, Outcome, Sampling
 
 PROMPT = (0, 1)
-REFERENCES = ((0, 1, 3, 0, 2, 1, 0, 1, 2, 3),)  # for a drafter that copies from such texts
+REFERENCES = ((0, 1, 3, 0, 2, 1, 0, 1, 2, 3),)  # for the drafter that copies from reference texts
 SPLITTERS = {name: plugin.cls for name, plugin in registry.plugins("split").items()}
 
 
@@ -32,12 +32,12 @@ PIECES = (" It", " is", "\n\n", ".")
 
 
 def piece(token: int) -> str:
-    """In the toy world token 2 ends a paragraph, and token 3 a sentence if a word follows."""
+    """Return a token's text: token 2 ends a paragraph, token 3 a sentence if a word follows."""
     return PIECES[token % len(PIECES)]
 
 
 def encode(text: str) -> list[int]:
-    """The first token whose piece a text goes on with, again and again."""
+    """Encode a text greedily by the pieces; skip characters that start none."""
     tokens = []
     while text:
         token = next((t for t, p in enumerate(PIECES) if text.startswith(p)), None)
@@ -50,7 +50,7 @@ def encode(text: str) -> list[int]:
 
 
 def aside(question: str, prefill: str) -> list[int]:
-    """A question in the toy world: two tokens, and the digit if one is prefilled."""
+    """Return the tokens of a question in the toy world: two, and the prefilled digit, if any."""
     return [0, 1, *(int(c) for c in prefill[-1:] if c.isdigit())]
 
 
@@ -91,7 +91,7 @@ def plain_plan(context: Context, kit: Kit, length: int, pace: Pace) -> Plan[Outc
 
 
 def own_rng(kit: Kit, who: str) -> Kit:
-    """The same kit with random numbers of its own, as the solver gives them to each plugin."""
+    """Return the kit with its own random numbers, as the solver gives each plugin its own."""
     return replace(kit, rng=random.Random(f"{kit.rng.getstate()[1][:4]} {who}"))
 
 
@@ -103,7 +103,7 @@ def speculative_plan(
     closing: int | None = None,
     pen: Callable[[int, int], Pace] = Steady,
 ) -> MakePlan:
-    """``closing``: the token that ends the thinking, behind which the target writes alone."""
+    """Return how to plan a speculative run; after the token ``closing``, which ends the thinking, the target writes alone."""
     pen_pace = pen
 
     def plan(context: Context, kit: Kit, length: int, pace: Pace) -> Plan[Outcome]:
@@ -142,10 +142,7 @@ def p_value(
     pace: Callable[[int, int], Pace] = Steady,
     **options: Any,
 ) -> float:
-    """Chi-square p-value of ``samples`` outputs of ``length`` tokens.
-
-    Against ``law``; the target's own where none is given.
-    """
+    """Return the chi-square p-value of ``samples`` outputs of ``length`` tokens against ``law``, by default the target's."""
     models = toy.models()
     target = models["target"]
     driver = Driver(dict(models))  # type: ignore[arg-type]
@@ -165,10 +162,10 @@ def p_value(
 
 
 def fit(counts: Counter[Unit], law: Mapping[Unit, float], samples: int) -> float:
-    """Return the p-value of so many outputs of a law; 0 where one came that it does not have."""
+    """Return the chi-square p-value of the counts under a law; 0 if an output is impossible."""
     if not set(counts) <= set(law):
         return 0.0
-    # outputs expected less than 5 times are pooled, as the chi-square approximation asks
+    # pool outputs expected less than 5 times, as the chi-square approximation requires
     common = [o for o, p in law.items() if p * samples >= 5]
     rare = [o for o in law if o not in set(common)]
     observed = [counts[o] for o in common] + [sum(counts[o] for o in rare)] * bool(rare)
@@ -179,7 +176,7 @@ def fit(counts: Counter[Unit], law: Mapping[Unit, float], samples: int) -> float
 
 
 def handover_plan(context: Context, kit: Kit, length: int, pace: Pace) -> Plan[Outcome]:
-    """Never drafts, so that every round is a handover of one unit."""
+    """Plan a run that never drafts, so that every round is a handover of one unit."""
     drafter, rule = NoDrafter().open(kit), Lossless().open(kit)
     return speculate(Speculation(context, kit, length, drafter, rule, pace))
 
@@ -195,13 +192,13 @@ def step_law(
     step_cap: int,
     length: int = 3,
 ) -> dict[Unit, float]:
-    """The exact law of step-level speculation, unit by unit, cut to ``length`` tokens.
+    """Return the exact law of step-level speculation, unit by unit, cut to ``length`` tokens.
 
-    After a context the next unit s comes out with probability
+    After a context the next unit s has the probability
         q(s) [accept(s)]  +  (1 - sum of q(s') [accept(s')])  p(s):
-    the draft's unit where it is accepted, and where not, one of the target's that has nothing to do
-    with what was drafted. ``accept`` must depend on a unit's first token alone, so that a unit that
-    the budget cuts is judged like the whole one.
+    the draft's unit if it is accepted, otherwise a unit of the target's that does not depend on the draft.
+    ``accept`` must depend only on a unit's first token, so that a unit cut by the budget is judged like
+    the whole one.
     """
     models = toy.models()
     splitter = SPLITTERS[split]()

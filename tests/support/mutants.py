@@ -1,6 +1,6 @@
-"""Damage to JSON and to other bytes, for files and for requests: seeded, so that a case can be had again.
+"""Damage JSON and other bytes, for files and requests; seeded, so that a case can be reproduced.
 
-``SEMSPEC_MUTANTS=20000`` (``make test-attack``) makes so many of every kind instead of what a test makes of itself.
+``SEMSPEC_MUTANTS=20000`` (``make test-attack``) sets the number of mutants of every kind, in place of each test's own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def twisted(rng: random.Random, text: bytes) -> bytes:
-    """JSON with one place of its tree changed, or written in a way that is not JSON's."""
+    """Return JSON with one place of its tree changed, or with a name twice in an object."""
     value = json.loads(text)
     *outer, last = rng.choice(list(places(value)))
     inner = value
@@ -50,12 +50,12 @@ def twisted(rng: random.Random, text: bytes) -> bytes:
     told = json.dumps(value)
     if what == 5:
         key = json.dumps(str(last))
-        told = told.replace(key, f"{key}: 1, {key}", 1)  # twice in one object
+        told = told.replace(key, f"{key}: 1, {key}", 1)  # the name twice in one object
     return told.encode()
 
 
 def scribbled(rng: random.Random, data: bytes) -> bytes:
-    """Bytes flipped, cut, doubled, or drowned in brackets."""
+    """Return the bytes with flips, cuts or insertions, in another encoding, or replaced by many brackets."""
     at = rng.randrange(len(data))
     what = rng.randrange(8)
     if what == 0:

@@ -1,4 +1,4 @@
-"""An ``nvidia-smi`` that says what a test wants, for machines without a GPU."""
+"""A fake ``nvidia-smi`` with scripted output, for machines without a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int = 0) -> None:
-    """Put a program of that name first on PATH, which prints a text and ends with a code."""
+    """Put a program of that name first on PATH that prints a text and exits with a code."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "nvidia-smi"
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\nexit {code}\n", encoding="utf-8")
@@ -20,7 +20,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int 
 
 
 def table(*mebibytes: int, free: Sequence[int | str] = (), name: str = "NVIDIA H100 80GB") -> str:
-    """Return the driver's table of GPUs with so much memory, all of it free unless ``free`` says otherwise."""
+    """Return the driver's table of GPUs with these memory sizes, all of it free unless ``free`` is given."""
     left = free or mebibytes
     rows = zip(mebibytes, left, strict=True)
     return "\n".join(f"{i}, GPU-{i}a{i}b, {name}, {all_}, {f}" for i, (all_, f) in enumerate(rows))

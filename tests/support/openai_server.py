@@ -1,4 +1,4 @@
-"""A small real server over the toy models: OpenAI's completions, vLLM's dialect of it, SGLang's and llama.cpp's routes."""
+"""A small real server over the toy models: OpenAI's completions, vLLM's variant, SGLang's and llama.cpp's routes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from semspec.engines.toy import Toy
 from semspec.types import Sampling
 from tests.support.faulty_speculation import Speculating, ToyReference
 
-LETTERS = "abcdefgh"  # token 0 is written a, and so on
+LETTERS = "abcdefgh"  # the text of token 0 is a, and so on
 END_TEXT, END_ID = "</s>", 99
 
 
 class ToyServer(ThreadingHTTPServer):
-    """``kind`` is openai, vllm, sglang or llamacpp; ``logprobs=False`` tells none; ``key`` is asked for if given."""
+    """``kind`` is openai, vllm, sglang or llamacpp; ``logprobs=False`` returns none; ``key``, if given, is required."""
 
     daemon_threads = True
 
@@ -30,9 +30,9 @@ class ToyServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.writer, self.reference = Speculating(toy, fault), ToyReference(toy)
         self.kind, self.logprobs, self.key = kind, logprobs, key
-        self.lock = threading.Lock()  # the toy is not made for threads
+        self.lock = threading.Lock()  # the toy models are not thread-safe
         self.requests = 0
-        self.fails_after = math.inf  # requests; then every further one gets a 500
+        self.fails_after = math.inf  # number of requests after which every one gets a 500
         self.garbage = False
 
     @property
@@ -60,7 +60,7 @@ class ToyServer(ThreadingHTTPServer):
         return None
 
     def as_llamacpp(self, path: str, asked: Mapping[str, Any]) -> Any:
-        """Answer as llama.cpp's server: an end is a token that it returns."""
+        """Answer as llama.cpp's server, which returns the end of a text as a token."""
         if path == "/tokenize":
             special = asked["content"].startswith("<")
             ids = [END_ID] if asked["content"] == END_TEXT else [0, 0] if special else None
@@ -130,12 +130,12 @@ class ToyServer(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = 1 << 16  # an answer in one packet
+    wbufsize = 1 << 16  # send an answer in one packet
     disable_nagle_algorithm = True
     server: ToyServer
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def do_GET(self) -> None:
         self.reply({})

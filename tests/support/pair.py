@@ -13,12 +13,12 @@ DRAFT = beside_package("hub_artifacts") / "tiny-draft"
 
 
 def configuration(*overrides: str) -> RunConfig:
-    """Compose a configuration whose drafts have fixed lengths, unless ``adaptive=true`` is given: no clock decides."""
+    """Compose a configuration with fixed draft lengths, so that no clock decides, unless ``adaptive=true`` is given."""
     return build(compose(["adaptive=false", *overrides]))
 
 
 def reference_outputs(prompts: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
-    """Return what transformers' own ``generate`` writes after each prompt, greedily, in fp32."""
+    """Return the greedy fp32 output of transformers' own ``generate`` for each prompt."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""A small probe with random weights, and a small sampling of the embedded draft (it is fast)."""
+"""A small probe with random weights, and options for a small, fast sampling of the embedded draft."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FACTS = ModelFacts("owner/model", "c0ffee" * 6, "", LAYERS, WIDTH, "f" * 64)
 
 
 def options(folder: Path, *more: str) -> list[str]:
-    """A quick training of the embedded draft's probe."""
+    """Return options for a quick training of the embedded draft's probe."""
     return [
         "model.path=embedded/tiny-draft",
         f"folder={folder}",
@@ -49,7 +49,7 @@ def random_probe(
     seed: int = 0,
     **changes: Any,
 ) -> Probe:
-    """A probe that was never trained."""
+    """Return an untrained probe."""
     torch.manual_seed(seed)
     rows = len(layers) or facts.layers + 1
     size = len(pooling) * rows * facts.width + logprobs * len(LOGPROB_NAMES)

@@ -1,4 +1,4 @@
-"""Processes that tests start and interrupt."""
+"""Help for tests that start and interrupt processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-# The end of a program with a ``port``: it answers every GET with 200, as a server that is there.
+# the end of a program that defines ``port``: answers every GET with 200, like a healthy server
 HEALTHY = """
 import http.server
 class Healthy(http.server.BaseHTTPRequestHandler):
@@ -23,12 +23,12 @@ http.server.HTTPServer(("127.0.0.1", port), Healthy).serve_forever()
 
 
 def hear_interrupts() -> None:
-    """For ``preexec_fn``: a test run in the background ignores SIGINT, and its children inherit that."""
+    """Restore SIGINT (for ``preexec_fn``): a test run in the background ignores it, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def marked(variable: str) -> list[int]:
-    """Return the running processes that were started with a variable (``NAME=value``) in their environment."""
+    """Return the running processes with a variable (``NAME=value``) in their initial environment."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -38,7 +38,7 @@ def marked(variable: str) -> list[int]:
 
 
 def left(pids: Iterable[int], seconds: float) -> list[int]:
-    """Wait until processes have ended; return those that still run after so many seconds."""
+    """Wait until processes have ended; return those still running after ``seconds``."""
     until = time.monotonic() + seconds
     while True:
         running = [pid for pid in pids if _runs(pid)]
@@ -62,9 +62,9 @@ def finished(
     more: Mapping[str, str] | None = None,
     seconds: float = 240,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end, from this checkout; it must end with this code.
+    """Run a command from this checkout; assert that it ends with this exit code.
 
-    ``more`` are variables of its own, ``seconds`` the time that it has.
+    ``more`` are additional environment variables, ``seconds`` is the timeout.
     """
     environment = os.environ | {"COLUMNS": "100", "PYTHONPATH": str(Path.cwd())} | (more or {})
     done = subprocess.run(

@@ -1,8 +1,8 @@
-"""Heads in every published layout, smaller, and what they compute written down plainly from the descriptions.
+"""Small heads in every published layout, and plain reference implementations written from the papers.
 
 EAGLE-3: the paper, section 3, and the layouts of its authors, of speculators and of vLLM. Medusa: the paper, section
-2.1, and the layouts of its authors, of TGI and of vLLM. The references read the published names themselves, so that
-nothing of ``semspec.heads`` is in them.
+2.1, and the layouts of its authors, of TGI and of vLLM. The references read the published tensor names themselves and use
+nothing from ``semspec.heads``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MATRICES = {
 
 
 class Random:
-    """Numbers in half precision, always the same for a seed."""
+    """Random half-precision tensors, reproducible by a seed."""
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
@@ -41,7 +41,7 @@ class Random:
 
 
 def write_target(folder: Path, tied: bool = False) -> Path:
-    """As much of a target as a head looks at; it may compute its logits with its embedding."""
+    """Write the parts of a target that a head reads; ``tied``: its logits use the embedding."""
     folder.mkdir(parents=True)
     sizes = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "vocab_size": VOCABULARY}
     (folder / "config.json").write_text(json.dumps(sizes | {"tie_word_embeddings": tied}))
@@ -65,7 +65,7 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> Path:
 def eagle3_tensors(
     seed: int = 0, layer: str = "midlayer.", biases: bool = False
 ) -> dict[str, Tensor]:
-    """A head's tensors, ``layer`` before the names of those of its decoder layer."""
+    """Return a head's tensors; ``layer`` is the prefix of its decoder layer's names."""
     random = Random(seed)
     made = {f"{layer}{name}.weight": random(*size) for name, size in MATRICES.items()}
     made |= {f"{layer}{name}.weight": 1 + random(WIDTH) for name in NORMS}
@@ -81,7 +81,7 @@ def eagle3_tensors(
 
 
 def layer_config(**more: Any) -> dict[str, Any]:
-    """The decoder layer's config in transformers' format."""
+    """Return the decoder layer's config in transformers' format."""
     return {
         "model_type": "llama",
         "hidden_act": "silu",
@@ -98,7 +98,7 @@ def layer_config(**more: Any) -> dict[str, Any]:
 
 
 def authors_config(**more: Any) -> dict[str, Any]:
-    """config.json as yuhuili/EAGLE3-LLaMA3.1-Instruct-8B has it."""
+    """Return a config.json like that of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B."""
     return layer_config(
         architectures=["LlamaForCausalLM"],
         bos_token_id=3,
@@ -115,7 +115,7 @@ def authors_config(**more: Any) -> dict[str, Any]:
 
 
 def speculators_config(norm_before_residual: bool, **more: Any) -> dict[str, Any]:
-    """config.json as speculators writes it (nm-testing/EAGLE3-LLaMA3.1-Instruct-8B-converted)."""
+    """Return a config.json as speculators writes it (nm-testing/EAGLE3-LLaMA3.1-Instruct-8B-converted)."""
     layer = layer_config(
         attention_bias=False,
         head_dim=WIDTH // HEADS,
@@ -154,11 +154,10 @@ def eagle3_reference(
     layer: str = "midlayer.",
     normed_residual: bool = False,
 ) -> Tensor:
-    """Logits [drafted, target's vocabulary] of the first drafted tokens, in double precision.
+    """Return the logits [drafted, target's vocabulary] of the first drafted tokens, in double precision.
 
-    Pair i is the feature of position i [3, width] and the token after it. The first row of logits is that of the
-    last pair; every further token of ``tokens`` is paired with the layer's own last output. A token that cannot be
-    drafted has -inf.
+    Pair i is the feature of position i [3, width] with the token after it. The last pair gives the first row of logits;
+    every further token of ``tokens`` is paired with the layer's own last output. Tokens that cannot be drafted have -inf.
     """
     w = {name: tensor.double() for name, tensor in tensors.items()}
     theirs = load_file(target / "model.safetensors")
@@ -203,7 +202,7 @@ def eagle3_reference(
     for token in tokens[len(features) + 1 :]:
         outputs.append(pair(outputs[-1], token))
     last = w.get("lm_head.weight")
-    if last is None:  # the target's own, of the tokens that can be drafted
+    if last is None:  # the target's, restricted to the tokens that can be drafted
         last = theirs.get("lm_head.weight", theirs["model.embed_tokens.weight"]).double()
         if "d2t" in w:
             last = last[list(IDS)]
@@ -221,7 +220,7 @@ def eagle3_reference(
 def medusa_tensors(
     heads: int = 5, blocks: int = 1, last: bool = True, prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Heads by their authors' names (FasterDecoding/medusa-vicuna-7b-v1.3), with a prefix as in whole models."""
+    """Return heads with their authors' names (FasterDecoding/medusa-vicuna-7b-v1.3), prefixed as in whole models."""
     random, made = Random(7), {}
     for head in range(heads):
         for block in range(blocks):
@@ -235,7 +234,7 @@ def medusa_tensors(
 def vllm_medusa_tensors(
     heads: int = 3, blocks: int = 2, biases: bool = False, shared: bool = False
 ) -> dict[str, Tensor]:
-    """Heads by vLLM's names (abhigoyal/vllm-medusa-vicuna-7b-v1.3); ``shared``: one last matrix for all."""
+    """Return heads with vLLM's names (abhigoyal/vllm-medusa-vicuna-7b-v1.3); ``shared``: one last matrix for all."""
     random, made = Random(8), {}
     for head in range(heads):
         for block in range(blocks):
@@ -275,7 +274,7 @@ def vllm_medusa_config(heads: int = 3, blocks: int = 2, **more: Any) -> dict[str
 def medusa_reference(
     tensors: Mapping[str, Tensor], target: Path, heads: int, state: Tensor
 ) -> Tensor:
-    """Logits [heads, vocabulary] of a state in double precision: W2 (h + SiLU(W1 h + b)), block after block."""
+    """Return a state's logits [heads, vocabulary] in double precision: W2 (h + SiLU(W1 h + b)), block after block."""
     w = {
         name.removeprefix("medusa_head.").removeprefix("medusa_heads."): tensor.double()
         for name, tensor in tensors.items()

@@ -1,4 +1,4 @@
-"""Run folders made by hand: what a run leaves behind, with texts, verdicts and seconds of one's choice."""
+"""Handmade run folders with chosen texts, grades and times."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def text() -> Text:
 
 
 def solution(number: int) -> tuple[world.Problem, list[str]]:
-    """A problem of the embedded world and its true steps, each with the end that a step has."""
+    """Return a problem of the embedded world and its true steps, each with its end of step."""
     rng = random.Random(f"run {number}")
     domain = world.DOMAINS["residues"]
     problem = domain.make(rng)
@@ -72,12 +72,12 @@ def solution(number: int) -> tuple[world.Problem, list[str]]:
 
 
 def rounds_of(steps: Sequence[str], false: str = FALSE) -> list[Round]:
-    """Every third step is drafted wrongly, rejected and written by the target; the others are kept."""
+    """Return rounds in which every third step is drafted wrongly and rewritten by the target; the others are kept."""
     encode, rounds = text().encode, []
     for number, step in enumerate(steps):
         own = encode(step)
         if number % 3 == 2:
-            saved = 2 if number % 2 else 0  # salvaged, then a token of the target's own
+            saved = 2 if number % 2 else 0  # salvaged tokens, followed by one of the target's own
             wrong = [*own[:saved], *encode(false)]
             written = own[: saved + 1] if saved else []
             rounds.append(
@@ -124,7 +124,7 @@ def make_run(
     name: Callable[[int], str] = "residues-{:04d}".format,
     repeat: int = 1,
 ) -> Path:
-    """A run's folder; ``seconds`` and ``correct`` are of the target alone and of our own, by problem."""
+    """Write a run's folder; ``seconds`` and ``correct`` give each problem's (target alone, speculative) values."""
     folder.mkdir(parents=True)
     whole = {**CONFIG, "problems": problems, "plain": plain, **(config or {})}
     write_json(folder / "config.json", {"digest": "0", "config": whole})

@@ -1,4 +1,4 @@
-"""A live server in a process of its own on 127.0.0.1, and what tests ask it."""
+"""A live server in its own process on 127.0.0.1, with helpers to query it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 QUESTION = "Modulo 100, let x=76, k is x - 2. Find k."
-PATIENCE = 240.0  # seconds for a server to load its models: machines that run tests are busy
+PATIENCE = 240.0  # seconds to wait for an answer: test machines are busy
 COMMAND = ("-m", "semspec.serve")
 
 
 @dataclass
 class Live:
-    """A server that is ready."""
+    """A running server."""
 
     process: subprocess.Popen[str]
     url: str
@@ -53,7 +53,7 @@ class Live:
             return got.status, {k.lower(): v for k, v in got.getheaders()}, got.read()
 
     def chat(self, **fields: Any) -> dict[str, Any]:
-        """Return the answer to a chat of one question."""
+        """Return the answer to a chat with one question."""
         body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 160, **fields}
         status, _, told = self.ask("/v1/chat/completions", body)
         found: dict[str, Any] = json.loads(told)
@@ -61,12 +61,12 @@ class Live:
         return found
 
     def error(self, path: str, body: object) -> tuple[int, dict[str, Any]]:
-        """Return the status and the error of a request that is refused."""
+        """Return status and error of a refused request."""
         status, _, told = self.ask(path, body)
         return status, json.loads(told)["error"]
 
     def metric(self, name: str, **labels: str) -> float:
-        """Return the value of a counter or gauge, summed over the labels that are not given."""
+        """Return the value of a counter or gauge, summed over labels that are not given."""
         _, _, text = self.ask("/metrics")
         total = 0.0
         for line in text.decode().splitlines():
@@ -80,7 +80,7 @@ class Live:
         return total
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the lines of the log."""
+        """Return the JSON lines of the log."""
         return [
             json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")
         ]
@@ -93,7 +93,7 @@ class Live:
 
 
 def events_of(raw: bytes) -> list[dict[str, Any]]:
-    """Return the events of a stream that has ended as it should."""
+    """Return the events of a stream; assert that it ended properly."""
     events = [line.removeprefix("data: ") for line in raw.decode().split("\n\n") if line]
     assert events.pop() == "[DONE]"
     return [json.loads(event) for event in events]
@@ -103,7 +103,7 @@ def events_of(raw: bytes) -> list[dict[str, Any]]:
 def serving(
     *options: str, command: tuple[str, ...] = COMMAND, **environment: str
 ) -> Iterator[Live]:
-    """Start a server at a free port, and end it."""
+    """Run a server on a free port."""
     with tempfile.TemporaryDirectory(prefix="semspec-serving-") as folder:
         log = Path(folder) / "log"
         with log.open("w") as errors:

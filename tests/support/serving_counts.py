@@ -1,4 +1,4 @@
-"""What a live server counts: /metrics as it is read, and held against rounds.jsonl of the same questions."""
+"""Read a live server's counters from /metrics, and compare them with rounds.jsonl for the same questions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 TOKENS = "semspec:generation_tokens_total"
 LIMIT = 160
 
-Samples = dict[str, float]  # of /metrics, by their lines but for the value
+Samples = dict[str, float]  # a line of /metrics without its value -> the value
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def answered(live: Live) -> float:
 
 
 def settled(live: Live) -> Samples:
-    """Return the samples once the last answer is counted: that is done when it is sent."""
+    """Return the samples once they stop changing: answers are counted only after they are sent."""
     before, found = None, read(live)
     while before != found:
         time.sleep(0.1)
@@ -45,14 +45,14 @@ def settled(live: Live) -> Samples:
 
 
 class Delta:
-    """What the counters have gone up by since then, once so many requests more have been counted."""
+    """The increase of the counters since its creation."""
 
     def __init__(self, live: Live) -> None:
         self.live, self.before = live, settled(live)
         self.began = of(self.before, "semspec:requests_total", outcome="ok")
 
     def after(self, requests: int = 1) -> Samples:
-        """Answers are counted once they are sent, so that it may take a moment."""
+        """Return the increase once ``requests`` more are counted, which happens after their answers are sent."""
         self.live.wait(lambda: answered(self.live) >= self.began + requests, "they are counted")
         return {line: now - self.before.get(line, 0) for line, now in read(self.live).items()}
 
@@ -65,7 +65,7 @@ def of(found: Samples, name: str, **labels: str) -> int:
 
 
 def by_position(accepted: list[int]) -> dict[int, int]:
-    """Count the accepted tokens at each position of drafts of which so many were accepted."""
+    """Count the accepted tokens at each position, given the number accepted of each draft."""
     return {at: sum(count > at for count in accepted) for at in range(max(accepted, default=0))}
 
 
@@ -86,7 +86,7 @@ def rounds_of(folder: Path, question: str, seed: int, options: tuple[str, ...]) 
 
 
 def hold_against_rounds(live: Live, options: tuple[str, ...], folder: Path) -> None:
-    """Ask a server questions, solve the same ones by ``semspec.run`` with its options, and compare all counts to the token."""
+    """Ask a server questions, solve the same ones by ``semspec.run``, and assert that all counts agree exactly."""
     delta, rounds = Delta(live), []
     for number, question in enumerate(QUESTIONS):
         of_run = rounds_of(folder / str(number), question, 5 + number, options)

@@ -1,13 +1,13 @@
-"""How to run real SGLang engines on a CPU: environment variables and engine arguments that work.
+"""Run real SGLang engines on a CPU: environment variables and engine arguments that work.
 
-In process::
+In this process::
 
     sglang_env.activate()  # before anything imports sglang
     import sglang
     with sglang_env.engine(folder) as engine:
         engine.generate(input_ids=[...], sampling_params={"temperature": 0, "max_new_tokens": 8})
 
-In a process of its own: ``subprocess.Popen([...], env=sglang_env.environment())``.
+In another process: ``subprocess.Popen([...], env=sglang_env.environment())``.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ SHIM = Path(__file__).parent / "sglang_cpu"
 
 VARIABLES = {
     "SGLANG_USE_CPU_ENGINE": "1",
-    "OMP_NUM_THREADS": "1",  # three to five times faster than two on two busy cores
+    "OMP_NUM_THREADS": "1",  # three to five times as fast as two threads on two busy cores
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
 }
 
-# a server starts its processes as it does on a GPU, in three times the time
+# makes a server spawn its processes, as on a GPU, which takes three times as long
 SPAWNED = {"SEMSPEC_SPAWN": "1"}
 
 ENGINE_ARGUMENTS: dict[str, Any] = {
     "device": "cpu",
     "attention_backend": "torch_native",
-    "dtype": "float32",  # greedy output is then transformers' own, token for token
+    "dtype": "float32",  # greedy output then equals transformers', token for token
     "random_seed": 0,
     "mem_fraction_static": 0.2,
     "max_total_tokens": 4096,
     "max_running_requests": 8,
     "context_length": 1024,
-    "sleep_on_idle": True,  # an idle scheduler eats a core otherwise
+    "sleep_on_idle": True,  # otherwise an idle scheduler uses a full core
     "log_level": "error",
 }
 
 
 def server_arguments(**changes: Any) -> str:
-    """The same for a server's command line."""
+    """Return the engine arguments, with these changes, as a server's command-line arguments."""
     words = []
     for name, value in {**ENGINE_ARGUMENTS, **changes}.items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
@@ -59,14 +59,14 @@ def server_arguments(**changes: Any) -> str:
 
 
 def environment() -> dict[str, str]:
-    """The variables of this process and SGLang's, for a process that is to run SGLang."""
+    """Return this process's environment with the variables that a process needs to run SGLang."""
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join([str(SHIM), *(p for p in before if p and p != str(SHIM))])
     return {**os.environ, **VARIABLES, "PYTHONPATH": path}
 
 
 def activate() -> None:
-    """Makes this process, and those that SGLang starts from it, ready to import SGLang."""
+    """Prepare this process, and those that SGLang starts from it, to import SGLang."""
     if str(SHIM) in sys.path:
         return
     if "sglang" in sys.modules:
@@ -81,7 +81,7 @@ def activate() -> None:
 
 @contextmanager
 def engine(model: Path | str, **arguments: Any) -> Iterator[Any]:
-    """A real ``sglang.Engine`` on the CPU, shut down at the end; ``arguments`` go over the usual."""
+    """Run a real ``sglang.Engine`` on the CPU; ``arguments`` override ``ENGINE_ARGUMENTS``."""
     import sglang
 
     opened = sglang.Engine(model_path=str(model), **{**ENGINE_ARGUMENTS, **arguments})
@@ -94,7 +94,7 @@ def engine(model: Path | str, **arguments: Any) -> Iterator[Any]:
 def engine_inside(
     model: Path | str, asked: Mapping[str, Any], width: int, **arguments: Any
 ) -> AbstractContextManager[Any]:
-    """Open one in which a small model drafts up to ``width`` tokens; ``asked`` are the plugin's settings."""
+    """Run an engine in which a small model drafts up to ``width`` tokens; ``asked`` are the plugin's settings."""
     return engine_with(model, asked, "SEMSPEC_LM", 1 + width, **arguments)
 
 
@@ -102,7 +102,7 @@ def engine_inside(
 def engine_with(
     model: Path | str, asked: Mapping[str, Any], drafter: str, nodes: int, **arguments: Any
 ) -> Iterator[Any]:
-    """Open one with these settings of the plugin, in which that drafter proposes."""
+    """Run an engine with these plugin settings and this drafter."""
     from semspec.sglang_plugin import drafting
     from semspec.sglang_plugin.settings import VARIABLE
 
@@ -120,9 +120,9 @@ def engine_with(
 
 
 def _shut_down(engine: Any) -> None:
-    """``Engine.shutdown`` kills every child of this process; multiprocessing's tracker is spared.
+    """Shut an engine down, but spare multiprocessing's tracker: ``Engine.shutdown`` kills every child process.
 
-    Without it the next engine warns, and the end of the process prints a traceback for each
+    Without the tracker the next engine warns, and at its end the process prints a traceback for each
     semaphore that the tracker knew.
     """
     import psutil
@@ -135,4 +135,4 @@ def _shut_down(engine: Any) -> None:
 
     with mock.patch.object(psutil.Process, "children", others):
         engine.shutdown()
-    atexit.unregister(engine.shutdown)  # it would do the same again
+    atexit.unregister(engine.shutdown)  # otherwise it runs again at exit

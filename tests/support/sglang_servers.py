@@ -23,7 +23,7 @@ from tests.support.pair import TARGET
 from tests.support.processes import hear_interrupts
 
 WAIT = 300.0
-# a model that has never seen JSON would put spaces into it for ever
+# otherwise a model that has never seen JSON writes spaces forever
 NO_SPACES = {"constrained_json_disable_any_whitespace": True}
 
 
@@ -42,7 +42,7 @@ class Pair:
 
 
 def main_process_of(parent: int, name: str) -> int:
-    """Return SGLang's main process of one of the servers that a run or server has started itself, as it runs now."""
+    """Return the id of SGLang's current main process in a server that the process ``parent`` started."""
     import psutil  # comes with SGLang
 
     keepers = psutil.Process(parent).children()
@@ -57,7 +57,7 @@ def free_port() -> int:
 
 
 def launch_options(target_port: int, draft_port: int, **changes: Any) -> list[str]:
-    """Options of ``semspec.launch`` for small servers on the CPU; ``changes`` are arguments of SGLang's."""
+    """Return ``semspec.launch`` options for small servers on the CPU; ``changes`` override SGLang's arguments."""
     usual: dict[str, Any] = {"max_running_requests": 32, "max_total_tokens": 16384, **NO_SPACES}
     arguments = sglang_env.server_arguments(**{**usual, **changes})
     return [
@@ -69,7 +69,7 @@ def launch_options(target_port: int, draft_port: int, **changes: Any) -> list[st
 
 
 def by_argument(one: servers.Planned) -> servers.Planned:
-    """The same server with its plugin switched on by SGLang's own argument, not by the environment."""
+    """Return the same server with the plugin enabled by an SGLang argument instead of the environment."""
     asked = json.loads(one.variables[settings.VARIABLE])
     words = (settings.ARGUMENT, json.dumps({"semspec": asked}))
     return replace(one, variables={}, arguments=(*one.arguments, *words))
@@ -83,7 +83,7 @@ def inside(
     variables: Mapping[str, str] | None = None,
     **changes: Any,
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A server of the embedded target with the plugin's parts as ``asked``: its address and its process."""
+    """Run a server of the embedded target with the plugin settings ``asked``; yield its URL and process."""
     port = free_port()
     words = sglang_env.server_arguments(
         speculative_algorithm="SEMSPEC_LM",
@@ -108,7 +108,7 @@ def inside(
 
 
 def ended(process: subprocess.Popen[bytes]) -> None:
-    """End a server of our own, with all its processes."""
+    """Kill a server with all its processes."""
     import psutil  # comes with SGLang
 
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -119,10 +119,10 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 
 
 class Mortal:
-    """A server by ``semspec.launch start=true`` that can be killed and started again."""
+    """A server started by ``semspec.launch start=true`` that can be killed and restarted."""
 
     def __init__(self, folder: Path, *more: str, **changes: Any) -> None:
-        """``more``: options of the launcher, ``model.path=`` for one. ``changes``: arguments of SGLang's."""
+        """``more``: options of the launcher, such as ``model.path=``. ``changes``: SGLang arguments."""
         self.port, self.folder, self.more, self.changes = free_port(), folder, more, changes
         self.process: subprocess.Popen[str] | None = None
 
@@ -133,7 +133,7 @@ class Mortal:
     def start(self) -> str:
         options = launch_options(self.port, free_port(), **self.changes)
         words = [sys.executable, "-m", "semspec.launch", "start=true", "draft=none", *options]
-        words += ["accept=logprob", *self.more]  # no probe, and so no plugin
+        words += ["accept=logprob", *self.more]  # no probe, so no plugin
         self.process = subprocess.Popen(
             words,
             stdout=subprocess.PIPE,
@@ -147,7 +147,7 @@ class Mortal:
         return self.process.stdout.readline().strip()
 
     def kill(self) -> None:
-        """The server itself, as the machine does it that runs out of memory."""
+        """Kill the server itself, as a machine does that runs out of memory."""
         import psutil  # comes with SGLang
 
         assert self.process is not None

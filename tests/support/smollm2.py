@@ -18,18 +18,18 @@ from tests.support.pair import configuration
 PATH = "packaged/smollm2-135m-instruct"
 CORRECTIONS = Path(__file__).parents[2] / "conf" / "experiment" / "ours" / "corrections.jsonl"
 OPTIONS = ("model=smollm2-135m", "benchmark=alpaca", f"benchmark.data={CORRECTIONS}")
-LIMIT = 120  # tokens of an answer: the texts have about as many
+LIMIT = 120  # tokens of an answer: about the length of the texts
 
 
 @cache
 def folder() -> Path:
-    """The converted model."""
+    """Return the converted model's folder."""
     return ModelConfig(path=PATH).fetch()
 
 
 @cache
 def reference() -> Any:
-    """The same folder, loaded by transformers."""
+    """Return the same model, loaded by transformers."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -38,7 +38,7 @@ def reference() -> Any:
 
 @cache
 def corrections(count: int) -> tuple[BenchmarkProblem, ...]:
-    """The first texts of the file, each with one misspelt word to correct."""
+    """Return the file's first texts, each with one misspelt word to correct."""
     return tuple(islice(configuration(*OPTIONS, *TOKENS).benchmark.problems(), count))
 
 

@@ -1,4 +1,4 @@
-"""Stoppers on the toy engine: the law's pieces, with thinking that the prompt has opened."""
+"""Stoppers on the toy engine, with the pieces of ``law`` and thinking that the prompt has opened."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUDGET = 60
 
 
 def stopping(stop: Stopper, kit: Kit, budget: int = BUDGET) -> Stopping:
-    """What the solver makes for a problem whose prompt has opened the thinking."""
+    """Return the ``Stopping`` that the solver makes for a problem whose prompt has opened the thinking."""
     closing = stop.closing
     return Stopping(
         session=stop.open(own_rng(kit, "stop")),

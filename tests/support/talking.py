@@ -1,4 +1,4 @@
-"""Listeners that talk as SGLang's servers do, as far as a test needs it."""
+"""Listeners that talk like SGLang's servers, as far as tests need it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Draw = Callable[[Sequence[int], random.Random], int]
 
 
 async def speaking(talk: Talk, then: Callable[[str], Awaitable[Any]]) -> Any:
-    """Runs ``then`` with the address of a listener that talks like this."""
+    """Run ``then`` with the URL of a listener that talks like this; return its result."""
     listener = await asyncio.start_server(talk, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     try:
@@ -43,7 +43,7 @@ def at_once(value: Any) -> Callable[[], Awaitable[Any]]:
 
 @contextmanager
 def engine_at(url: str) -> Iterator[SglangEngine]:
-    """An engine of a model with 99 tokens whose server is there; made and closed in a thread of its own."""
+    """Run an engine for a model with 99 tokens whose server is at ``url``."""
     place = Server(url, timeout=5, patience=0.5)
     place.info = at_once({"model_path": "right", "skip_tokenizer_init": True})  # type: ignore[method-assign]
     expected = identity.Expected("right", (), 99, 99, 1, 1, ())
@@ -55,21 +55,21 @@ def engine_at(url: str) -> Iterator[SglangEngine]:
 
 
 def scored(ids: Sequence[int]) -> dict[str, Any]:
-    """A reply of a pass over these tokens that finds all of them alike."""
+    """Return the reply of a pass that gives all these tokens the same log-probability."""
     meta = {"prompt_tokens": len(ids), "input_token_logprobs": [[-1.0, one, None] for one in ids]}
     return {"output_ids": [], "meta_info": meta}
 
 
 @dataclass
 class Writer:
-    """A server that draws one token after the other until it is told to stop or has written what was asked for."""
+    """A server that draws one token after the other until the request is aborted or finished."""
 
     draw: Draw
-    pause: float = 0.0  # seconds for a token
-    breaks: int = 0  # streams that break off behind their third token
+    pause: float = 0.0  # seconds per token
+    breaks: int = 0  # number of streams that break off after their third token
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     asked: list[dict[str, Any]] = field(default_factory=list)  # requests to write
-    aborted: list[str] = field(default_factory=list)  # the names of those that were given up
+    aborted: list[str] = field(default_factory=list)  # ids of aborted requests
     drawn: int = 0
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -95,7 +95,7 @@ class Writer:
             writer.close()
 
     async def _stream(self, writer: asyncio.StreamWriter, asked: dict[str, Any]) -> bool:
-        """Tell token after token; return whether it breaks off."""
+        """Stream token after token; return True if the stream breaks off."""
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         async for told in self._written(asked):
             part = b"data: %s\n\n" % json.dumps(told).encode()

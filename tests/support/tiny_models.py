@@ -1,4 +1,4 @@
-"""Random-weight models of every family that engine=hf runs, made once for a test session."""
+"""Random-weight models of every family that engine=hf supports, made once per test session."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _home() -> Path:
 
 @cache
 def reference(family: str) -> Any:
-    """transformers' own model, with weights large enough that the tokens matter."""
+    """Return transformers' own model, with weights large enough that the tokens matter."""
     config_class, model_class, options = FAMILIES[family]
     torch.manual_seed(sorted(FAMILIES).index(family))
     model = model_class(config_class(**_SHAPE, **options)).eval()
@@ -104,7 +104,7 @@ def folder(family: str) -> Path:
 
 
 def load(family: str = "llama", **options: Any) -> Any:
-    """A fresh engine."""
+    """Return a fresh engine."""
     options.setdefault("device", "cpu")
     return Hf(**options).load(str(folder(family)))
 
@@ -136,7 +136,7 @@ def ask(engine: Any, *args: Any, **more: Any) -> Answer:
 
 
 def truth(family: str, ids: Sequence[int], **options: Any) -> Any:
-    """transformers' outputs for one sequence."""
+    """Return transformers' outputs for one sequence."""
     with torch.inference_mode():
         return reference(family)(torch.tensor([list(ids)]), **options)
 

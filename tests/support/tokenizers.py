@@ -1,4 +1,4 @@
-"""Small real tokenizers in a folder: byte-level BPE with the special tokens of two families."""
+"""Small real tokenizers in folders: byte-level BPE with the special tokens of two model families."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ R1_TEMPLATE = """\
 
 
 def bpe(corpus: list[str] | None = None, size: int = 300) -> Tokenizer:
-    """Byte-level BPE; ".\\n\\n" and "\\n\\n" become tokens, as in the Qwen family."""
+    """Train a byte-level BPE in which ".\\n\\n" and "\\n\\n" are tokens, as in the Qwen family."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -71,7 +71,7 @@ def save(
     bos: str | None = None,
     files: Mapping[str, object] | None = None,
 ) -> str:
-    """A model's folder as far as text goes; ``files`` are written as JSON."""
+    """Write the text part of a model's folder; ``files`` are written as JSON."""
     tokenizer.add_special_tokens([AddedToken(s, normalized=False) for s in special])
     fast: Any = PreTrainedTokenizerFast  # untyped
     wrapped = fast(
@@ -88,10 +88,10 @@ def save(
 
 
 def qwq(folder: Path, **files: object) -> str:
-    """Like QwQ-32B: <|im_end|> ends a turn, <|endoftext|> a document."""
+    """Write a folder like QwQ-32B's: <|im_end|> ends a turn, <|endoftext|> a document."""
     return save(folder, bpe(), QWQ, QWQ_TEMPLATE, "<|im_end|>", files=files)
 
 
 def r1(folder: Path, **files: object) -> str:
-    """Like the R1 distillates: the same ordinary tokens, other special ones."""
+    """Write a folder like the R1 distillates': the same ordinary tokens, other special ones."""
     return save(folder, bpe(), R1, R1_TEMPLATE, R1[0], R1[3], files=files)

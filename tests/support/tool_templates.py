@@ -1,4 +1,4 @@
-"""Chat templates that know tools, in the forms of the models that the presets name, over ChatML; and some that do not."""
+"""ChatML chat templates with tool calls in the forms of the presets' models, and some without tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SYSTEM = """\
 _PLAIN = "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
 _END = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
 
-# as QwQ and Qwen3: text, then the calls; results of one turn together
+# QwQ and Qwen3: text, then the calls; results of one turn together
 HERMES = (
     _SYSTEM
     + """\
@@ -29,7 +29,7 @@ HERMES = (
     + "{%- endif %}{%- endfor %}"
     + _END
 )
-# as Llama 3.1: one call, and nothing beside it
+# Llama 3.1: one call and nothing else
 LLAMA = (
     _SYSTEM
     + """\
@@ -43,7 +43,7 @@ LLAMA = (
     + _PLAIN
     + "{%- endif %}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
-# as DeepSeek-R1: calls where the content is none, whose arguments are text
+# DeepSeek-R1: calls only if the content is none; arguments as text
 DEEPSEEK = (
     _SYSTEM
     + """\
@@ -62,7 +62,7 @@ DEEPSEEK = (
     + _END
 )
 OF_FORMS = {"hermes": HERMES, "llama": LLAMA, "deepseek": DEEPSEEK}
-# shows tools, and writes calls as no form does
+# shows tools, but writes calls in no known form
 UNKNOWN = (
     _SYSTEM
     + """\

@@ -1,12 +1,18 @@
-"""``python -m tests.support.toy_server port=0``: the real server in front of two Markov models whose law is known.
+"""``python -m tests.support.toy_server port=0``: the real server with two Markov models of known distribution.
 
-Everything but the models is the server's own. The tokenizer is the embedded pair's, of whose tokens the toy
-models know the first five. ``TOY=free``: they are asked as servers are, each question by itself. ``TOY=lost``: so, too,
-and the draft is gone while the file that ``TOY_LOST`` names is there. ``TOY=gone``: the target is, in its place.
-``TOY=strange``: the target's answers cannot be used meanwhile. ``TOY_SECONDS``:
-each answer takes so long. ``TOY_COUNT``: a file that gets a character for each answer of an engine. ``TOY_LOAD``: the models load once
-that file is there. With ``adaptive=true`` a straight line of costs stands for the
-questions that a server measures beforehand, which are longer than any text that toy models know.
+Everything but the models is the real server. The tokenizer is the embedded pair's; the toy models know its first
+five tokens. Environment variables:
+
+    TOY=free      the models are queried like servers, each query by itself
+    TOY=lost      the same, and the draft is unavailable while the file ``TOY_LOST`` exists
+    TOY=gone      the same for the target
+    TOY=strange   the same, but meanwhile the target's answers are unusable
+    TOY_SECONDS   seconds that each answer takes
+    TOY_COUNT     a file that gets one character for each answer of an engine
+    TOY_LOAD      a file: the models load once it exists
+
+With ``adaptive=true``, linear costs replace the measurements that a server makes beforehand: their texts would be too
+long for toy models.
 """
 
 from __future__ import annotations
@@ -40,7 +46,7 @@ LOAD = os.environ.get("TOY_LOAD", "")
 
 
 class Local(ToyEngine):
-    """A toy engine whose answers are counted and take a while."""
+    """A toy engine whose answers are counted and delayed."""
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         worked(len(queries))
@@ -48,7 +54,7 @@ class Local(ToyEngine):
 
 
 class Remote(ToyEngine):
-    """A toy engine that takes questions one by one, from any thread."""
+    """A toy engine that takes queries one by one, from any thread."""
 
     def __init__(self, engine: ToyEngine, may_go: bool) -> None:
         super().__init__(engine.logits)
@@ -72,7 +78,7 @@ class Remote(ToyEngine):
 
 
 def worked(answers: int) -> None:
-    """Take the time of a batch, and count it."""
+    """Wait for the time of a batch, and count its answers."""
     time.sleep(SECONDS)
     if COUNT:
         with Path(COUNT).open("a") as file:
@@ -82,7 +88,7 @@ def worked(answers: int) -> None:
 @register("engine", "toy_served")
 @dataclass(frozen=True, kw_only=True)
 class ToyServed(Toy):
-    """The toy models as an engine that loads."""
+    """The toy models as a loadable engine."""
 
     def load(
         self,
@@ -105,7 +111,7 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, serve.Options]:
 
 
 def assume(solver: Solver, costs: Costs) -> None:
-    """Take it that drafts gain, with any number of answers under way, until the clock says otherwise."""
+    """Assume that drafts pay off at any batch size, until measurements say otherwise."""
     costs.curves |= crowded(gaining=(1, 2, 4, 8, 16), losing=()).curves
 
 

@@ -1,4 +1,4 @@
-"""SGLang's verification by itself: real verify inputs over random trees, in plain namespaces."""
+"""SGLang's verification in isolation: real verify inputs over random trees, in plain namespaces."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch import Tensor
 
 from semspec.types import Sampling
 
-ALL = 1 << 30  # SGLang's top_k where there is none
+ALL = 1 << 30  # SGLang's value for no top_k
 
 
 @dataclass
 class Tree:
-    """Node 0 is the last token of the text."""
+    """A draft tree; node 0 is the last token of the text."""
 
     tokens: list[int]
     parents: list[int]
 
     @classmethod
     def grown(cls, rng: random.Random, nodes: int, vocabulary: int, lowest: int = 1) -> Tree:
-        """Parents come first; siblings are different tokens, none below ``lowest``."""
+        """Grow a random tree: parents come first, siblings are different tokens of at least ``lowest``."""
         tree = cls([rng.randrange(vocabulary)], [-1])
         for node in range(1, nodes):
             parent = rng.randrange(max(0, node - 4), node)
@@ -119,7 +119,7 @@ def verify_input(drafted: Sequence[Tree], lengths: Sequence[int]) -> Any:
 
 @dataclass
 class Verified:
-    """The result of one request: the accepted nodes after node 0, and the token after them."""
+    """One request's result: the accepted nodes after node 0, and the token after them."""
 
     path: list[int]
     following: int
@@ -128,7 +128,7 @@ class Verified:
 def verified(
     function: Any, drafted: Sequence[Tree], requests: Sequence[Request], logits: Tensor, **info: Any
 ) -> list[Verified]:
-    """``eagle_sample``, or what is put around it, on [requests, nodes, vocabulary] logits."""
+    """Run ``eagle_sample``, or a wrapper of it, on [requests, nodes, vocabulary] logits."""
     lengths = [20 + i for i in range(len(drafted))]
     n = len(drafted[0].tokens)
     mask = info.pop("grammar_mask", None)
@@ -138,7 +138,7 @@ def verified(
     predict, accepted, index = function(
         verify_input(drafted, lengths), batch_of(requests, lengths, **info), output, mask
     )
-    assert output.next_token_logits is held  # the model's own again
+    assert output.next_token_logits is held  # the model's own logits are restored
     if mask is None and not info:
         assert torch.equal(held, logits.flatten(0, 1))
     results = []
@@ -166,10 +166,10 @@ def target_only(
     threshold_acc: float,
     deterministic: bool,
 ) -> None:
-    """The rule of SGLang's sampling kernel (``TreeSpeculativeSamplingTargetOnly``), one request at a time.
+    """Apply the rule of SGLang's sampling kernel (``TreeSpeculativeSamplingTargetOnly``), one request at a time.
 
-    At each node one coin goes down the children: a child is accepted as soon as the probabilities of
-    those tried reach it. What none of them got is drawn from what they have left.
+    Each node has one uniform number. Its children are tried in order, and the first one at which their summed
+    probability exceeds the number is accepted. If none is, the next token is drawn from the other tokens' probability.
     """
     assert threshold_single == threshold_acc == 1.0 and deterministic
     for b in range(len(candidates)):

@@ -1,4 +1,4 @@
-"""A kit whose tokens are whole words: for traces that are worked out by hand."""
+"""A kit whose tokens are whole words, for traces worked out by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLITTERS = {"paragraph": Paragraph, "sentence": Sentence}
 
 
 class Words:
-    """Gives every word (with the space before it) and every empty line an id when it is met."""
+    """Gives each word (with the space before it) and each empty line an id when it first appears."""
 
     stop = "<stop>"
 
@@ -64,14 +64,14 @@ class Words:
 
 
 def finish(plan: Plan[Any], answer: Any = None) -> Any:
-    """Return a plan's result after its last answer."""
+    """Send a plan its last answer; return its result."""
     with pytest.raises(StopIteration) as stop:
         plan.send(answer)
     return stop.value.value
 
 
 def asked(plan: Plan[Any], answer: Any = None) -> Query:
-    """The one question that a plan asks next."""
+    """Return the single query that a plan makes next."""
     query = plan.send(answer)
     assert isinstance(query, Query)
     return query

@@ -1,6 +1,6 @@
-"""Answers and what they are worth against the gold answer, written by hand: (gold, answer, correct).
+"""Handwritten answers and their grades against the gold answer: (gold, answer, correct).
 
-``SOLUTIONS`` are whole answers, in which the last box has to be found first.
+``SOLUTIONS`` are whole answers in which the last box has to be found first.
 
 The forms are those of competition mathematics; no pair is taken from a data set.
 """

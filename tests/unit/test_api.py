@@ -1,4 +1,4 @@
-"""The library: what docs/api.md promises, on the embedded pair."""
+"""The library does what docs/api.md promises, on the embedded pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arbitrage: the labels of a router, its training, what the rule does by it, and what it refuses."""
+"""Arbitrage: a router's labels and training, the rule's decisions, and what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ARC-Decode's arithmetic against the paper's equations, written out slowly; and what is no number."""
+"""ARC-Decode's arithmetic against the paper's equations, written out slowly; and infinite or undefined numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit: what accepted tokens did to the next step, counted and measured independently."""
+"""The audit: how accepted tokens changed the next step, counted and measured independently."""
 
 from __future__ import annotations
 

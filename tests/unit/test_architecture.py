@@ -1,4 +1,4 @@
-"""The structure holds: packages without cycles, private modules at home, lazy imports with a reason."""
+"""The structure of the code: no cycles between packages, private modules used only at home, lazy imports with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as arms of one process: their turns, what a kill leaves, and that nothing else becomes of them."""
+"""Runs as arms of one process: turns, resuming after kills, and the same results as single runs."""
 
 from __future__ import annotations
 

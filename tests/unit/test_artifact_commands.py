@@ -1,4 +1,4 @@
-"""``python -m semspec.artifacts``, publish and pull where no Hub is asked; the index; a kind in one file."""
+"""``python -m semspec.artifacts``, publish and pull without a Hub; the index; a kind defined in one file."""
 
 from __future__ import annotations
 

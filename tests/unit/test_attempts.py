@@ -1,4 +1,4 @@
-"""Several attempts at each problem: what they are called, and intervals that respect that they resemble each other."""
+"""Several attempts at each problem: their ids, and intervals that allow for their correlation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that were begun: what may differ from start to start, and what older versions did not write down."""
+"""Folders begun earlier: what may differ between starts, and what older versions did not record."""
 
 from __future__ import annotations
 

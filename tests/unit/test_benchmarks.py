@@ -1,4 +1,4 @@
-"""Behaviour of single benchmarks beyond the contract of all."""
+"""Behaviour of single benchmarks beyond the common contract."""
 
 from __future__ import annotations
 

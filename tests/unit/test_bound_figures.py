@@ -1,4 +1,4 @@
-"""What ARC-Decode's pruning dropped, and by which side of the bound tokens were kept: counts and shares."""
+"""ARC-Decode's pruned nodes, and the side of the bound that kept tokens: counts and shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bridge: maps between real tokenizers, and an engine behind one whose law is known."""
+"""The bridge: maps between real tokenizers, and an engine of known law behind one."""
 
 from __future__ import annotations
 

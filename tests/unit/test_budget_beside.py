@@ -1,4 +1,4 @@
-"""Copies beside a model: who drafts in a round, how much, and what each source knows of itself."""
+"""Copies beside a model: which source drafts in a round, how much, and what each learns about itself."""
 
 from __future__ import annotations
 

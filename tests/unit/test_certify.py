@@ -1,4 +1,4 @@
-"""The parts of a certificate: laws, cells, tests, what they find, and greedy texts."""
+"""The parts of a certificate: laws, cells, tests, their power, and greedy texts."""
 
 from __future__ import annotations
 

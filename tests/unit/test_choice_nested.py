@@ -1,4 +1,4 @@
-"""Nested drafts and salvage, where a run says nothing of either."""
+"""The choice of nested drafts and salvage if a run sets neither."""
 
 from __future__ import annotations
 

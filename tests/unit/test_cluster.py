@@ -1,4 +1,4 @@
-"""Clustering by meaning: what each clusterer calls the same, and the shipped entailment model."""
+"""Clustering by meaning: what each clusterer considers the same, and the shipped entailment model."""
 
 from __future__ import annotations
 

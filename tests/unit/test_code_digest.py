@@ -1,4 +1,4 @@
-"""The digest of code goes by what it says: a move changes nothing, a changed rule does."""
+"""The code digest depends on content: moving code does not change it, changing a rule does."""
 
 from __future__ import annotations
 

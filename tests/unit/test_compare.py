@@ -1,4 +1,4 @@
-"""Two runs compared: known cases made by hand, and all that must not be compared."""
+"""Comparing two runs: known handmade cases, and everything that must not be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafters that reuse what the target thought of its own context, worked by hand."""
+"""Drafters that reuse the target's states and predictions for its own context, worked by hand."""
 
 from __future__ import annotations
 

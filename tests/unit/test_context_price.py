@@ -1,4 +1,4 @@
-"""The price of the context: found in noisy seconds, not found where there is none, and followed by decisions."""
+"""The cost of long contexts: found in noisy timings, not found where there is none, and used by decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worked example of CONTRIBUTING.md runs as it stands there: a drafter and its artifact in one file."""
+"""The worked example of CONTRIBUTING.md runs unchanged: a drafter and its artifact in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published heads load, or are converted by one command: every layout against a plain reference; hostile files."""
+"""Published heads load or are converted by one command: every layout against a plain reference; hostile files."""
 
 from __future__ import annotations
 

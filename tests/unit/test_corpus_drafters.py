@@ -1,4 +1,4 @@
-"""Drafters that copy from a corpus, worked by hand; and what is not their target's."""
+"""Drafters that copy from a corpus, worked by hand; datastores of another target are refused."""
 
 from __future__ import annotations
 

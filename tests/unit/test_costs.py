@@ -1,4 +1,4 @@
-"""The cost model: lines through what was measured, and what the driver brings."""
+"""The cost model: lines fitted to measurements, and the measurements that the driver supplies."""
 
 from __future__ import annotations
 

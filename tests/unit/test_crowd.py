@@ -1,4 +1,4 @@
-"""Drafts for all problems under way or for none: what is found out, and what that costs, by a clock that the tests turn."""
+"""Drafts for all concurrent problems or for none: what is learned and at what cost, by a clock that the tests control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A quick run leaves out what is marked for the deep one, and ``-m deep`` does exactly what it left undone."""
+"""A quick run skips the tests marked deep, and ``-m deep`` runs exactly what it skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys as scikit-learn makes them, indices against a comparison of all, and what is refused."""
+"""Keys as scikit-learn makes them, indices against exhaustive search, and refusals."""
 
 from __future__ import annotations
 

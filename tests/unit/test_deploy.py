@@ -1,4 +1,4 @@
-"""What docs/deploy has holds for the server as it is: options, names of counters, times, addresses."""
+"""docs/deploy matches the server: options, names of counters, times, addresses."""
 
 from __future__ import annotations
 

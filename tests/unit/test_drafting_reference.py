@@ -1,6 +1,6 @@
-"""Drafters that keep state between rounds draft the same as plain ones that start anew.
+"""Drafters that keep state between rounds draft the same as stateless references.
 
-The references below are written for reading: lists, loops, and everything computed again each time.
+The references are written to be readable: lists, loops, and everything computed again each time.
 """
 
 from __future__ import annotations

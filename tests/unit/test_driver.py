@@ -1,4 +1,4 @@
-"""Who is asked when, and who takes the times."""
+"""The driver: which engine is queried when, and how times are measured."""
 
 from __future__ import annotations
 

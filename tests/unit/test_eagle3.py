@@ -1,4 +1,4 @@
-"""The EAGLE-3 head against a slow reference written from the paper, over its cache, from its files."""
+"""The EAGLE-3 head against a slow reference written from the paper: with its cache, and from its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``engine=auto``, the default: what it stands for on which machine, and that it says so."""
+"""``engine=auto``, the default: what it chooses on which machine, and its message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equivalence within a margin: two one-sided tests, and what compare says of them."""
+"""Equivalence within a margin: two one-sided tests, and the sentences of compare about them."""
 
 from __future__ import annotations
 

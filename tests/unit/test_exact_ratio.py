@@ -1,4 +1,4 @@
-"""`scripts/exact_ratio.py`: SemanticSpec's rule with probabilities that are counted, held against counts by hand."""
+"""`scripts/exact_ratio.py`: SemanticSpec's rule with counted probabilities, compared with counts by hand."""
 
 from __future__ import annotations
 

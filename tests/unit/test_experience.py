@@ -1,4 +1,4 @@
-"""What drafting has really cost, by a clock that the tests turn, against what a cost table had promised."""
+"""Measured costs of drafting, by a clock that the tests control, against the promises of a cost table."""
 
 from __future__ import annotations
 

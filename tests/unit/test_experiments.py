@@ -1,4 +1,4 @@
-"""Reproduction recipes: each of them can be run as it stands, and says what it costs."""
+"""Reproduction recipes: each can be run as it is, and states its cost."""
 
 from __future__ import annotations
 

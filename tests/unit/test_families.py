@@ -1,4 +1,4 @@
-"""Configurations that are read without transformers' own classes, beside these."""
+"""Configurations read by us agree with those read by transformers' own classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole steps of a draft of which nothing is known: who tries one, how long it is, and what it teaches."""
+"""Whole steps of an unknown draft: when one is tried, how long it is, and what is learned from it."""
 
 from __future__ import annotations
 

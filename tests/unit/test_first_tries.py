@@ -1,4 +1,4 @@
-"""What is tried first: chains before trees, and a promising model a few times before it is given up."""
+"""First tries: chains before trees, and a promising model a few times before it is given up."""
 
 from __future__ import annotations
 

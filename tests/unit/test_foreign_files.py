@@ -1,4 +1,4 @@
-"""Files that others made: every reader refuses in one line, soon, and before it has taken any memory."""
+"""Files from elsewhere: every reader refuses bad ones in one line, quickly, and before it allocates memory."""
 
 from __future__ import annotations
 

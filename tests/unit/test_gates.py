@@ -1,4 +1,4 @@
-"""Rules that stop the draft model while it writes: GlimpRouter by a step's first token, R-Stitch by every one."""
+"""Rules that stop the draft model while it writes: GlimpRouter at a step's first token, R-Stitch at any token."""
 
 from __future__ import annotations
 

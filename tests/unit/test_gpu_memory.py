@@ -1,4 +1,4 @@
-"""Who fits where: the driver's table, the sizes of models, and shares of memory."""
+"""Placing models on GPUs: the driver's table, model sizes, and shares of memory."""
 
 from __future__ import annotations
 

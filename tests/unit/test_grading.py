@@ -1,4 +1,4 @@
-"""Grading: what is found in a solution, and whether it means the gold answer."""
+"""Grading: finding the answer in a solution, and comparing it with the gold answer."""
 
 from __future__ import annotations
 

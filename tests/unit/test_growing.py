@@ -1,4 +1,4 @@
-"""A store of earlier answers against a search of all of them; its bound, its tenants, and runs that use it."""
+"""The store of earlier answers against an exhaustive search; its size limit, its tenants, and runs that use it."""
 
 from __future__ import annotations
 

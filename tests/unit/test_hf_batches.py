@@ -1,4 +1,4 @@
-"""Passes over several sessions: what goes into one, who attends together, and how many shapes the products have."""
+"""Passes over several sessions: what is batched, what attends together, and how many matrix shapes occur."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generation with engine=hf: what is drawn, where it ends, and what is read on the way."""
+"""Generation with engine=hf: what is drawn, where it ends, and what is read meanwhile."""
 
 from __future__ import annotations
 

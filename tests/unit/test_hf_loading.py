@@ -1,4 +1,4 @@
-"""engine=hf loads models, or refuses them in one line that names the way out."""
+"""engine=hf loads models, or refuses them in one line that says what to do."""
 
 from __future__ import annotations
 

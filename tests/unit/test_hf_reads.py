@@ -1,4 +1,4 @@
-"""engine=hf gives what transformers gives: logits, states, attention, for every family."""
+"""engine=hf gives the same as transformers: logits, states and attention, for every family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session re-reads only what is new: drafts, rollbacks, trees, and contexts that grow."""
+"""A session computes only what is new: drafts, rollbacks, trees, and growing contexts."""
 
 from __future__ import annotations
 

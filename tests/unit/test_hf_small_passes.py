@@ -1,4 +1,4 @@
-"""Passes over a few tokens of one session take the short way, and give what the general pass gives."""
+"""Passes over a few tokens of one session take a short path with the same results as the general one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Damaged configs, headers and manifests of every kind: an error each, in one line, and nothing else.
+"""Damaged configs, headers and manifests of every kind cause a one-line error each, and nothing else.
 
-Each as it is, beside the manifest of the intact files; without a manifest; or beside one that vouches for
-the damage. 3,000 of each kind in a deep run; ``make test-attack`` makes 20,000, and as many for every reader.
+Each damaged file is tried with the manifest of the intact files, without a manifest, and with one made for the damaged
+file. A deep run tries 3,000 of each kind; ``make test-attack`` 20,000, and as many for every reader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Texts of 100,000 characters that no pattern may take long for: answers, data sets, error lines."""
+"""Texts of 100,000 characters do not make any pattern slow: answers, data sets, error lines."""
 
 from __future__ import annotations
 

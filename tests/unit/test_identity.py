@@ -1,4 +1,4 @@
-"""The identity of weights: cheap for any size, the same wherever a folder lies, another where weights are."""
+"""The identity of weights: cheap at any size, the same wherever a folder lies, different for other weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A solver over an engine that runs the loop by itself, without SGLang: one question a problem, the rounds as ever.
+"""A solver over an engine that runs the loop itself, without SGLang: one query per problem, the same rounds as ever.
 
-The engine here is engine=hf, which runs the package's loop over the embedded pair when it is asked for a whole problem.
+The engine here is engine=hf, which runs the package's loop on the embedded pair when it is given a whole problem.
 """
 
 from __future__ import annotations

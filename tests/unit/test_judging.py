@@ -1,4 +1,4 @@
-"""What a card says of right and wrong drafted steps, held against truths and counts by hand."""
+"""A card's figures on right and wrong drafted steps, compared with truths and counts by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long measurements go on where they were cut short."""
+"""Long measurements resume where they were interrupted."""
 
 from __future__ import annotations
 

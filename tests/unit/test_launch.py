@@ -1,4 +1,4 @@
-"""``semspec.launch`` as far as it needs no SGLang: what it plans, what it refuses, what it watches."""
+"""``semspec.launch`` without SGLang: its plans, refusals, and watching of servers."""
 
 from __future__ import annotations
 

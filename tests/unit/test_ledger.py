@@ -1,4 +1,4 @@
-"""The account of a problem alone and among others, by a clock that the tests turn."""
+"""The cost account of a problem alone and among others, by a clock that the tests control."""
 
 from __future__ import annotations
 

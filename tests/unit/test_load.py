@@ -1,4 +1,4 @@
-"""Problems that come and go: what is drafted follows how many are under way, where the costs say so."""
+"""Problems that come and go: drafting follows the number of concurrent problems, according to the costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The free score with an asked risk: where its threshold comes from, and what is refused."""
+"""The free log-probability score with a requested risk: the source of its threshold, and refusals."""
 
 from __future__ import annotations
 

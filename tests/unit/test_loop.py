@@ -1,4 +1,4 @@
-"""The loop is pure, and the solver gives it what it needs."""
+"""The loop is pure, and the solver supplies what it needs."""
 
 from __future__ import annotations
 

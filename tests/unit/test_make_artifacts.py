@@ -1,4 +1,4 @@
-"""`make artifacts`: the committed artifacts are what the committed scripts make, and what is not is noticed."""
+"""`make artifacts`: the committed scripts make the committed artifacts, and differences are noticed."""
 
 from __future__ import annotations
 

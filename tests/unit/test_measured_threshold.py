@@ -1,4 +1,4 @@
-"""The threshold of ``accept=logprob`` that is measured on a pair: what it is of known steps, kept, taken again, refused."""
+"""The measured threshold of ``accept=logprob``: its value for known steps, storing, reusing, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory keeps one row a position, whatever order and pieces the rows come in."""
+"""The memory keeps one row per position, whatever the order and pieces in which rows arrive."""
 
 from __future__ import annotations
 

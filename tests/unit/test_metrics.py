@@ -1,4 +1,4 @@
-"""The figures of a run, against values by hand and against scipy and numpy."""
+"""The figures of a run against values by hand and against scipy and numpy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests and scripts that other environments run (SGLang, SmolLM2, rivals, clients) import names that are there.
+"""Tests and scripts for other environments (SGLang, SmolLM2, rivals, clients) import only names that exist.
 
-Such a file is run now and then only; a name that has moved is found here in every run, without importing anything.
+Such a file runs only now and then; here every run finds a moved name, without importing anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sessions that are opened when they are first needed."""
+"""Sessions are opened when they are first needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed options of the commands that Hydra does not compose."""
+"""Typed options of commands that do not use Hydra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much to draft: lengths, nodes and pauses, held against what can be worked out by brute force."""
+"""How much to draft: lengths, nodes and pauses, compared with brute force."""
 
 from __future__ import annotations
 

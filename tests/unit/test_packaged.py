@@ -1,4 +1,4 @@
-"""Models that another package ships: what is said where it, or what reads it, is not installed."""
+"""Models from another package: the messages if it, or what reads it, is not installed."""
 
 from __future__ import annotations
 

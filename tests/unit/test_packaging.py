@@ -1,4 +1,4 @@
-"""The wheel holds what it must, versions agree, pins are whole, and nothing reads or writes pickle."""
+"""The wheel is complete, versions agree, pins are complete, and nothing reads or writes pickle."""
 
 from __future__ import annotations
 

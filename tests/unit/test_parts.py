@@ -1,4 +1,4 @@
-"""``part=`` is parsed, and a folder in parts refuses what does not fit."""
+"""``part=`` is parsed, and a folder in parts refuses conflicting starts."""
 
 from __future__ import annotations
 

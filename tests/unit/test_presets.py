@@ -1,4 +1,4 @@
-"""What a model's preset and its generation_config.json bring to a run, and what they leave alone."""
+"""What a model's preset and its generation_config.json set in a run, and what they leave unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A probe's file: what it is bound to, what is refused, and what it says."""
+"""A probe's file: its binding to a model, refusals, and its scores."""
 
 from __future__ import annotations
 

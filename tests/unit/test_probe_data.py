@@ -1,4 +1,4 @@
-"""From chains of thought to rows: pooling, semantic probabilities, the division, the plan."""
+"""From chains of thought to rows: pooling, semantic probabilities, the train and test split, the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probes of the embedded pair, as they are shipped."""
+"""The shipped probes of the embedded pair."""
 
 from __future__ import annotations
 

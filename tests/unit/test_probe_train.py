@@ -1,4 +1,4 @@
-"""The training of a probe: when it ends, and which weights it keeps."""
+"""Training a probe: when it stops, and which weights it keeps."""
 
 from __future__ import annotations
 

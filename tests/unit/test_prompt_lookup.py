@@ -1,4 +1,4 @@
-"""Prompt lookup finds the longest match, of these the newest, and copies whole units."""
+"""Prompt lookup finds the longest match, among equals the latest, and copies whole units."""
 
 from __future__ import annotations
 

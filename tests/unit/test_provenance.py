@@ -1,4 +1,4 @@
-"""Where a result came from: always told, never a secret, never an error."""
+"""The provenance of a result: always recorded, never a secret, never an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's folder: whatever kills it, starting again loses nothing and does nothing twice."""
+"""A run's folder: after any kill, a new start loses nothing and does nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies from texts that come with a problem, worked by hand; and who gets them."""
+"""Copies from texts that come with a problem, worked by hand; and which drafters get these texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The looser token rules against slow references written from the papers, on chains and on trees."""
+"""The relaxed token rules against slow references written from the papers, on chains and on trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of reports: reading folders in any state, counting rounds, choosing, escaping."""
+"""The parts of reports: reading folders in any state, counting rounds, choosing problems, escaping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers of our own that have ended and are started again: real processes that answer as servers do."""
+"""Restarting our own servers after they have ended: real processes that answer like servers."""
 
 from __future__ import annotations
 

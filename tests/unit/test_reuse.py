@@ -1,4 +1,4 @@
-"""Where kept tokens came from, counted by the loop and told as shares."""
+"""The origins of kept tokens, counted by the loop and reported as shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thresholds taken from steps that are published beside a probe, not in it."""
+"""Thresholds from steps that are published beside a probe instead of in it."""
 
 from __future__ import annotations
 

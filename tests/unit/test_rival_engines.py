@@ -1,4 +1,4 @@
-"""`make rivals` and `make copying`: what answers come to, what the pages say, and when they are out of date."""
+"""`make rivals` and `make copying`: the figures from answers, the pages, and noticing that they are out of date."""
 
 from __future__ import annotations
 

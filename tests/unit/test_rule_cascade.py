@@ -1,4 +1,4 @@
-"""The cascade: steps that the draft is sure of stay unread, and one risk holds over both thresholds."""
+"""The cascade: steps that the draft is sure of are not verified, and one risk covers both thresholds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ConfSpec: the draft model is asked first, and the target only where it is unsure."""
+"""ConfSpec: the draft model is queried first, and the target only if the draft is unsure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SpecReason: how the target is asked, and how its score is read, over hostile steps, too."""
+"""SpecReason: the query to the target and the reading of its score, also for hostile steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookahead Reasoning: the target's own steps, and what is made of them, traced by hand."""
+"""Lookahead Reasoning: the target's own steps and their use, traced by hand."""
 
 from __future__ import annotations
 

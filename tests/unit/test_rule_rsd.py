@@ -1,4 +1,4 @@
-"""Reward-guided decoding: scores of real classifiers, by our pass and by transformers' own."""
+"""Reward-guided decoding: scores of real classifiers, by our pass and by transformers'."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SpecGuard: where the small model looked while it wrote, and how sure it was."""
+"""SpecGuard: where the draft model attended while it wrote, and how confident it was."""
 
 from __future__ import annotations
 

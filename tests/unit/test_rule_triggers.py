@@ -1,4 +1,4 @@
-"""Speculative Thinking: who writes on, traced by hand."""
+"""Speculative Thinking: which model writes on, traced by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which a run solves its problems, and what of it is counted."""
+"""The order in which a run solves its problems, and what it counts."""
 
 from __future__ import annotations
 

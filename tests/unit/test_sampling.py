@@ -1,4 +1,4 @@
-"""From logits to what is drawn."""
+"""Sampling: from logits to drawn tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foreign text on a terminal: shown as it is, on every way out of the package, and never obeyed."""
+"""Foreign text on a terminal is displayed and never interpreted, on every way out of the package."""
 
 from __future__ import annotations
 

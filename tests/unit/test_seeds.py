@@ -1,4 +1,4 @@
-"""Averages over seeds: which runs they are of, and figures and intervals against a slow reference."""
+"""Averages over seeds: how runs are grouped, and figures and intervals against a slow reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of tools: read as models write them, in every form; shown to models by their own templates."""
+"""Tool calls: parsed from every form in which models write them, and shown to models by their own templates."""
 
 from __future__ import annotations
 

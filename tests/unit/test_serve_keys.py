@@ -1,4 +1,4 @@
-"""Who may ask a server, and what its command refuses before anything is loaded."""
+"""Who may use a server, and what its command refuses before it loads anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the event loop hears of what a choice tells: at once, then bundled, and the end at once again."""
+"""When the event loop gets a choice's news: the first at once, then bundled, and the end at once again."""
 
 from __future__ import annotations
 

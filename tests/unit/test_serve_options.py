@@ -1,4 +1,4 @@
-"""Options of a server: those of a run that it can use, and none that it would ignore."""
+"""A server's options: those of a run that it uses, and none that it would ignore."""
 
 from __future__ import annotations
 

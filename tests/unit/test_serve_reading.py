@@ -1,4 +1,4 @@
-"""What a client reads of a model's tokens: thinking and answer, stop texts, whole characters."""
+"""What a client sees of a model's tokens: thinking and answer, stop strings, whole characters."""
 
 from __future__ import annotations
 

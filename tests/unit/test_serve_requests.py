@@ -1,4 +1,4 @@
-"""What a client is told of a body that is wrong, in words that name no class of ours."""
+"""The errors that a client gets for a wrong body name none of our classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that a run starts: which SGLang they need, where they go, and that none outlives the run."""
+"""Servers that a run starts: the SGLang version they need, their placement, and that none outlives the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole problem as one request: what is asked, what comes back, and when a run is solved so; without SGLang."""
+"""A whole problem as one request, without SGLang: the request, the reply, and when a run is solved this way."""
 
 from __future__ import annotations
 

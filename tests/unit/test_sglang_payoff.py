@@ -1,4 +1,4 @@
-"""Whether drafts inside SGLang are read: by a clock of the test's, over texts that repeat themselves or do not."""
+"""Whether drafts inside SGLang pay off and are used, by a clock of the test's, for repetitive and other texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin reads the same of a request in whatever pieces its prompt goes through the model."""
+"""The plugin reads the same from a request however its prompt is cut into prefill chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop inside SGLang, tested without it: over the toy models, against the loop of a run."""
+"""The loop inside SGLang, tested without it: on the toy models, against the loop of a run."""
 
 from __future__ import annotations
 

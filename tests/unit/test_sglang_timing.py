@@ -1,4 +1,4 @@
-"""The part that says how long models take; ``tests/sglang/test_inside.py`` has it in a server."""
+"""The plugin's part that reports how long models take; ``tests/sglang/test_inside.py`` tests it in a server."""
 
 from __future__ import annotations
 

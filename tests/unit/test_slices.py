@@ -1,4 +1,4 @@
-"""Answers in slices are the answers that would have come at once."""
+"""Answers computed in slices equal those computed at once."""
 
 from __future__ import annotations
 

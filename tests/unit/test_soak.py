@@ -1,4 +1,4 @@
-"""What `make soak` finds wrong, and what it writes."""
+"""The faults that `make soak` finds, and its output."""
 
 from __future__ import annotations
 

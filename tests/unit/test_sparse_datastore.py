@@ -1,4 +1,4 @@
-"""The suffix array equals a search from the end, and the trie equals counting by hand."""
+"""The suffix array equals a search from the end, and the trie equals counts by hand."""
 
 from __future__ import annotations
 

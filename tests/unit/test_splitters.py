@@ -1,4 +1,4 @@
-"""Splitters: the traps by hand, the invariants by hypothesis."""
+"""Splitters: difficult cases by hand, invariants by hypothesis."""
 
 from __future__ import annotations
 

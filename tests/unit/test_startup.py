@@ -1,6 +1,6 @@
-"""Nothing heavy is imported to list plugins, to show a help, or to refuse a mistake.
+"""Listing plugins, printing help and refusing mistakes import nothing heavy.
 
-The seconds are measured by ``scripts/bench_startup.py``.
+``scripts/bench_startup.py`` measures the seconds.
 """
 
 from __future__ import annotations

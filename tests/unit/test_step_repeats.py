@@ -1,4 +1,4 @@
-"""A draft that loops: what ``max_repeats`` does in the loop, by paragraphs and by sentences."""
+"""A draft that repeats itself: the effect of ``max_repeats`` in the loop, by paragraphs and by sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lower threshold: problems that are given up, held against the paper's formula and against fresh draws."""
+"""The lower threshold, at which problems are given up, against the paper's formula and against fresh draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A head of ``stop=probe``: its labels, its features, its training, what it refuses, and what a coin saves."""
+"""A head for ``stop=probe``: labels, features, training, refusals, and what a random score saves."""
 
 from __future__ import annotations
 

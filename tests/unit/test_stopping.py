@@ -1,4 +1,4 @@
-"""Stopping the thinking: reading it, closing it, certifying a threshold for it."""
+"""Stopping the thinking: reading it, closing it, and certifying a threshold."""
 
 from __future__ import annotations
 

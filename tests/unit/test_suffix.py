@@ -1,4 +1,4 @@
-"""The automaton equals a search from the end, on random and on adversarial texts."""
+"""The suffix automaton equals a search from the end, on random and on adversarial texts."""
 
 from __future__ import annotations
 

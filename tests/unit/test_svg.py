@@ -1,4 +1,4 @@
-"""Plots are well-formed and show what they are given."""
+"""Plots are well-formed and show their data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving an artifact: old or new whenever it is killed, and nothing of anybody else's is replaced."""
+"""Saving an artifact leaves the old or the new version after any kill, and never replaces foreign folders."""
 
 from __future__ import annotations
 

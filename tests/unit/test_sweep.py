@@ -1,4 +1,4 @@
-"""Names and states of a sweep's jobs, and what a second start makes of them."""
+"""Names and states of a sweep's jobs, and what a second start does with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make tables`: what it measures, what it writes, and when the figures are older than the code."""
+"""`make tables`: its measurements, its output, and noticing figures older than the code."""
 
 from __future__ import annotations
 

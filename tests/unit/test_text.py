@@ -1,4 +1,4 @@
-"""Text: a small real tokenizer in a folder."""
+"""Text, with a small real tokenizer in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions behind an open turn, by the chat templates of several families."""
+"""Questions asked within an open turn, by the chat templates of several families."""
 
 from __future__ import annotations
 

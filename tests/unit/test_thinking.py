@@ -1,4 +1,4 @@
-"""Where the thinking ends, and who writes what follows it."""
+"""Where the thinking ends, and which model writes the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of token rules on trees, held against exact laws and a slow reference."""
+"""The arithmetic of token rules on trees, against exact laws and a slow reference."""
 
 from __future__ import annotations
 

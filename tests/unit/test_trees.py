@@ -1,4 +1,4 @@
-"""How draft trees grow: what is kept, what is read, and that nothing is read twice."""
+"""How draft trees grow: what is kept, what is computed, and that nothing is computed twice."""
 
 from __future__ import annotations
 

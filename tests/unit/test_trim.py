@@ -1,4 +1,4 @@
-"""Drafts lose what could never be committed, and whole families of it."""
+"""Drafts are trimmed of tokens that could never be committed, with all their descendants."""
 
 from __future__ import annotations
 

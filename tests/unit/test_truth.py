@@ -1,4 +1,4 @@
-"""Asked and measured risk: which drafted steps were accepted, and which of them are wrong."""
+"""Requested and measured risk: which drafted steps were accepted, and which of them are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that a drafter watches equal those of a fresh pass over the finished text, at every position."""
+"""The rows that a drafter observes equal those of a fresh pass over the finished text, at every position."""
 
 from __future__ import annotations
 

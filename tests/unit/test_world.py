@@ -1,4 +1,4 @@
-"""The embedded world: what is written can be read back, and what is false is found out."""
+"""The embedded world: what it writes it can read back, and false statements are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that repeat their question: true solutions are recognised, and really do repeat it."""
+"""Tasks that repeat their question: true solutions are recognised, and they do repeat it."""
 
 from __future__ import annotations
 

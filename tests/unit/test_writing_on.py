@@ -1,4 +1,4 @@
-"""The target goes on by itself where drafts rest: up to the end of its text, and no further."""
+"""While drafting pauses, the target goes on by itself to the end of its text, and no further."""
 
 from __future__ import annotations
 

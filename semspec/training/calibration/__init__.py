@@ -1,1 +1,1 @@
-"""Measurements that calibrations and audits are made of."""
+"""The measurements behind calibrations and audits."""

@@ -1,4 +1,4 @@
-"""The card and the plots of a calibration for ARC-Decode."""
+"""Card and plots of an ARC-Decode calibration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ proposed at the same places, where it was not the target's likeliest token: what
 
 
 def card(name: str, config: Mapping[str, Any]) -> str:
-    """README.md."""
+    """Return the text of README.md."""
     model, data, training = config["model"], config["data"], config["training"]
     settings = [Setting.from_json(s) for s in config["settings"]]
     constants = [
@@ -98,7 +98,7 @@ def _row(setting: Setting, kind: str) -> str:
 
 
 def plots(evidence: Sequence[Tensor], settings: Sequence[Setting]) -> dict[str, str]:
-    """bound.svg: divergence against U of single pairs; divergence.svg: how divergences are spread."""
+    """Return bound.svg (each pair's divergence against its bound U) and divergence.svg (their distribution)."""
     bound = Plot("divergence against bound", "U = min(U_emb, U_logit)", "JS", y=(0, LARGEST_JS))
     spread = Plot("divergences", "JS", "share of pairs at most that", x=(0, LARGEST_JS), y=(0, 1))
     rng = random.Random(0)

@@ -1,7 +1,7 @@
-"""Measure afterwards how accepted tokens moved the target's next step, for any rule for tokens.
+"""Measure after decoding how far accepted draft tokens moved the target's next step, for any token rule.
 
-A finished text is read once more with the target's likeliest token beside every drafted token that was
-accepted in its place (ARC-Decode, A.3.2). Nothing of it touches the decoding.
+The target reads a finished text once more. At each accepted draft token that differs from its likeliest token, it
+reads both and compares what follows (ARC-Decode, A.3.2). Decoding itself is not affected.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ _KEYS = itertools.count(1 << 42)  # of contexts: the solver counts its own from 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A drafted token that was kept."""
+    """A draft token that was kept, and what was measured for it."""
 
     place: int  # in the output
     depth: int  # in its draft, from 0
-    likeliest: bool  # whether it is the target's own likeliest token: then nothing changes
+    likeliest: bool  # it is the target's likeliest token, so nothing changes
     js: float
-    u: float | None = None  # the bound, where the rule has one
+    u: float | None = None  # the bound, if the rule has one
     score: float | None = None  # LTS
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The place in the output of a drafted token that was kept."""
+    """Where in the output a draft token was kept."""
 
     at: int
-    root: int  # the first token of its draft
-    judged: bool  # whether the rule has drawn the token before the draft: it knows that row
+    root: int  # place of the first token of its draft
+    judged: bool  # the rule drew the token before the draft, so it knows that row
 
 
 def kept_places(outcome: Outcome) -> list[Kept]:
-    """Return every drafted token that was kept."""
+    """Return the places of all kept draft tokens."""
     found = []
     at, judged = 0, False
     for done in outcome.rounds:
@@ -65,7 +65,7 @@ def kept_places(outcome: Outcome) -> list[Kept]:
 def audit_text(
     context: Context, outcome: Outcome, kit: Kit, measure: Measure, known: Known | None
 ) -> Plan[list[Accepted]]:
-    """Measure every kept token of one output; ``context`` holds the prompt."""
+    """Measure every kept draft token of one output; ``context`` holds the prompt."""
     tokens = outcome.tokens
     rows = yield from read_text(context, tokens, kit)
     best = rows.argmax(-1).tolist()
@@ -96,7 +96,7 @@ def _bounds(
     kit: Kit,
     known: Known,
 ) -> Plan[tuple[list[Any], list[Any]]]:
-    """U and LTS of every kept token, as the rule had them."""
+    """Return U and LTS of every kept token, as the rule computed them."""
     if not kept:
         return [], []
     setting, p = known.setting, rows[[k.at for k in kept]]
@@ -109,7 +109,7 @@ def _bounds(
         return u.tolist(), lts(u, setting.constants.tau).tolist()
     us, scores = [], []
     for i, k in enumerate(kept):
-        # the root was drawn from the row before, which the rule has seen or not, as in ``ArcSession``
+        # the row before the root gives its entropy, if the rule saw it (as in ``ArcSession``)
         entropy = float(normalised_entropy(rows[k.root - 1])) if k.judged else 1.0
         by = setting.buckets.of(torch.tensor([k.at - k.root], device=rows.device), entropy)
         u = bounds(distances[i : i + 1], margins[i : i + 1], by)
@@ -121,7 +121,7 @@ def _bounds(
 def audited(
     solver: Solver, solutions: Iterable[Solution], measure: Measure | None = None
 ) -> Iterator[list[Accepted]]:
-    """Yield the kept tokens of each solution, in the order in which they end."""
+    """Yield the kept draft tokens of each solution, in the order in which the measurements end."""
     config = solver.config
     measure = measure or Measure(temperature=config.temperature)
     known = solver.rule.known if isinstance(solver.rule, Calibrated) else None
@@ -138,7 +138,7 @@ def audited(
 
 
 def summary(kept: Sequence[Accepted], theta: float | None = None) -> dict[str, Any]:
-    """Rows by what was kept why: mean and 99th percentile of JS, coverage of the bound with Wilson."""
+    """Return figures by the reason for keeping: mean and 99th percentile of JS, coverage with Wilson interval."""
     other = [a for a in kept if not a.likeliest]
     parts = {"all kept": kept, "not the likeliest": other}
     if theta is not None and any(a.score is not None for a in kept):

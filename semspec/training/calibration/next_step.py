@@ -1,8 +1,8 @@
 """Measure in one pass how far the target's next step moves when one token replaces another.
 
-After a token that was drafted and after the one that the target thinks likeliest, the target is asked
-what comes next (ARC-Decode, eq. 5). All the pairs of a text hang on the text as leaves of one tree,
-so that two passes do for any number of them.
+The target's next-token distribution after a drafted token is compared with that after its likeliest token
+(ARC-Decode, eq. 5). All pairs of a text are leaves of one tree over the text, so two passes measure any
+number of pairs.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from semspec.types import PROBS, Answer, Context, Query, Sampling
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """At a place of a text: the token that was drafted, and the likeliest one."""
+    """The drafted and the likeliest token at one place of a text."""
 
-    place: int  # tokens of the text before it
+    place: int  # number of tokens before it
     drafted: int
     likeliest: int
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The measure of a divergence: on the union of both top-K sets, smoothed by mu."""
+    """How to measure a divergence: on the union of both top-K sets, smoothed by mu."""
 
     top: int = 20
     smoothing: float = 1e-4
@@ -36,8 +36,8 @@ class Measure:
 
     @property
     def sampling(self) -> Sampling:
-        """The sampling of the next steps: temperature alone, since the union truncates already."""
-        # greedy rows are one-hot, and every change of them would look alike
+        """The sampling of next steps: temperature only, since the top-K union truncates already."""
+        # at temperature 0 rows are one-hot, and all changes would look alike
         return Sampling(self.temperature or 1.0)
 
 
@@ -58,7 +58,7 @@ def differences(
     kit: Kit,
     known: Whitened,
 ) -> Plan[tuple[Tensor, Tensor]]:
-    """Return how far two tokens lie apart at each place, in embedding and in probability; p is [places, V]."""
+    """Return the two tokens' distance at each place, in embedding and in probability; p is [places, V]."""
     both = yield from known.places([*drafted, *likeliest], context, kit, p.shape[-1])
     whitened, nodes = known.rows[both], range(len(drafted))
     distances = distance(whitened[: len(drafted)], whitened[len(drafted) :])
@@ -68,7 +68,7 @@ def differences(
 def divergences(
     context: Context, tokens: Sequence[int], swaps: Sequence[Swap], kit: Kit, measure: Measure
 ) -> Plan[Tensor]:
-    """Return the JS of every swap [swaps], by one pass over the text with two leaves for each."""
+    """Return the JS divergence of every swap [swaps], by one pass over the text with two leaves for each swap."""
     if not swaps:
         return torch.empty(0)
     spine = list(tokens[: max(swap.place for swap in swaps)])

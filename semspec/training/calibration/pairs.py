@@ -1,6 +1,6 @@
-"""Measure pairs of tokens along texts (algorithm 1, lines 3 to 10); after a kill, resume.
+"""Measure pairs of tokens along texts (algorithm 1, lines 3 to 10); resumes after a kill.
 
-pairs.jsonl    one line a text: its pairs
+pairs.jsonl    one line per text: its pairs
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from semspec.training.calibration.next_step import (
 from semspec.training.probes.contexts import Chain, Pair
 from semspec.types import PROBS, Answer, Context, Query
 
-NUMBERS = 1 << 28  # probabilities that are held at a time: 1 GiB
+NUMBERS = 1 << 28  # probabilities held in memory at a time: 1 GiB
 
 
 @dataclass(frozen=True, slots=True)
 class Spots:
-    """The places at which pairs are taken, and their number."""
+    """Where in a text pairs are measured, and how many."""
 
-    positions: int = 8  # places of each text
-    levels: int = 6  # a place is 0 to levels - 1 tokens below the root of the draft it would be in
-    drafted: bool = False  # also what the draft model proposes, where it is not the likeliest
+    positions: int = 8  # places per text
+    levels: int = 6  # a place is 0 to levels - 1 tokens below the root of its assumed draft
+    drafted: bool = False  # also measure the draft model's tokens that are not the likeliest
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place of a text, and the root of the draft that it would be judged in."""
+    """A place of a text, and the root of the draft that it is assumed to belong to."""
 
     at: int
     root: int
@@ -54,9 +54,9 @@ class Place:
 
 
 def places(count: int, spots: Spots, rng: random.Random) -> list[Place]:
-    """Different places of a text of so many tokens, their roots drawn evenly."""
+    """Draw distinct places in a text of ``count`` tokens, with roots drawn uniformly."""
     found: dict[int, Place] = {}
-    for _ in range(4 * spots.positions):  # some are drawn twice, or lie behind the end
+    for _ in range(4 * spots.positions):  # some are drawn twice or lie past the end
         root = rng.randrange(count) if count else 0
         at = root + rng.randrange(spots.levels)
         if at < count and len(found) < spots.positions:
@@ -73,7 +73,7 @@ def measure_text(
     known: Whitened,
     rng: random.Random,
 ) -> Plan[list[dict[str, float]]]:
-    """Return the pairs of one text, as columns by name; ``context`` holds the tokens before it."""
+    """Return the measured pairs of one text, each as figures by name; ``context`` holds the prompt."""
     rows = yield from read_text(context, tokens, kit)
     q: Tensor | None = None
     if spots.drafted:
@@ -101,7 +101,7 @@ def measure_text(
     drafted, likeliest = [s.drafted for s in swaps], [s.likeliest for s in swaps]
     p = rows[[swap.place for swap in swaps]]
     distances, margins = yield from differences(drafted, likeliest, p, context, kit, known)
-    # the root of a draft was drawn from the row before its first token's; a rule knows none at first
+    # the entropy is that of the row before the draft's root; for a text's first token a rule knows none
     entropies = normalised_entropy(rows)
     return [
         {
@@ -117,7 +117,7 @@ def measure_text(
 
 
 def _candidate(row: Tensor, top: int, uniform: float) -> int | None:
-    """Evenly among the ``top`` likeliest tokens but for the first (line 5); those that can be drawn."""
+    """Draw uniformly among the ``top`` likeliest tokens except the likeliest (line 5); skip probability 0."""
     likeliest, best = int(row.argmax()), row.topk(min(top, len(row)))
     found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     others = [token for token, p in found if p > 0 and token != likeliest]
@@ -133,17 +133,17 @@ def measure_chains(
     path: Path,
     tell: Callable[[int], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Lines of all chains, in their order; groups of them that are in the file are not measured again.
+    """Return the lines of all chains, in order; measure only groups that are not in the file yet.
 
-    Rounding depends on who shares a batch: a group that a kill has left half done is measured again as
-    a whole, so that what comes out is what an unbroken run gives, to the last bit.
+    Rounding depends on what shares a batch. So a group left half done by a kill is measured again as a whole, and a
+    resumed run gives exactly the numbers of an unbroken one.
     """
     cut_torn_line(path)
     done = {line["id"]: line for raw in whole_lines(path) if (line := parse(raw)) is not None}
     tell(len(done))
     names: dict[int, Chain] = {}
     longest = max((sum(map(len, chain.steps)) for chain in chains), default=1) + 4 * spots.positions
-    # every text holds its rows until it is measured
+    # each text keeps its rows in memory until it is measured
     at_once = min(pair.config.batch, max(1, NUMBERS // (longest * pair.engine.vocabulary)))
 
     def plans(batch: Sequence[Chain]) -> Iterator[tuple[Context, Plan[list[dict[str, float]]]]]:
@@ -172,7 +172,7 @@ def measure_chains(
 
 
 def as_columns(lines: Sequence[dict[str, Any]], setting: int) -> Tensor:
-    """Measured pairs [n, columns], float32; a text is a group."""
+    """Return the measured pairs as a float32 tensor [n, columns]; each text is a group."""
     rows = [
         [float({"setting": setting, "group": group, **pair}[name]) for name in COLUMNS]
         for group, line in enumerate(lines)

@@ -1,1 +1,1 @@
-"""Builds the corpora that drafters copy from."""
+"""Build the datastores that retrieval drafters copy from."""

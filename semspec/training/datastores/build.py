@@ -1,13 +1,13 @@
-"""From a corpus to a datastore's folder, in stages; after a kill each one resumes.
+"""Build a datastore from a corpus, in stages that resume after a kill.
 
-config.json               what all of it depends on
+config.json               the options that everything depends on
 documents/                stage 1, see ``corpus``
-fit-*.safetensors         dense: states of documents that the projection is fitted to
+fit-*.safetensors         dense: states that the projection is fitted to
 projection.safetensors    dense: the projection
-shard-*.safetensors       what drafters will map
-index.safetensors         dense: the index, where there is one
+shard-*.safetensors       the data that drafters will map into memory
+index.safetensors         dense: the index, if it has one
 
-Memory is bounded by a group of documents and a shard, except that ScaNN holds all keys.
+Memory use is bounded by one group of documents and one shard; only ScaNN holds all keys.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from semspec.training.datastores.settings import ALL, Options, artifact_config
 from semspec.training.datastores.stages import Reading
 from semspec.training.probes.settings import ProbeConfig
 
-LEAD = 16  # tokens of a prompt that stand before its answer: what REST's first match may look at
+LEAD = 16  # last tokens of the prompt that are stored before its answer, so that REST's first match can use them
 
 
 def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore, Path]:
-    """Build and save a datastore, add to one, or merge several.
+    """Build and save a datastore, extend one (append=), or merge several (merge=).
 
-    Raises UserError if the folder was begun with other options, or a shard has not finished.
+    Raises UserError if the folder was begun with other options or a shard is not finished.
     """
     if options.merge:
         return _merge(config, options, steps)
@@ -59,7 +59,7 @@ def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore
     out = Path(options.out) if options.out else kept
     with hold(folder):
         if work.base and (done := _added(work.base, folder)):
-            swap.tidy(swap.place(out))  # the one that it took the place of
+            swap.tidy(swap.place(out))  # remove the version that it replaced
             return done, out
         shards = compare_shards(work)
         work.keep_options(folder)
@@ -78,7 +78,7 @@ def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore
 
 
 def _added(base: Base, folder: Path) -> Datastore | None:
-    """Return the datastore if an earlier start has added this folder's documents: never twice."""
+    """Return the datastore if an earlier start added this folder's documents already, else None."""
     begun = read_json(folder / "config.json")
     added = base.store.config["data"].get("added")
     return base.store if added and isinstance(begun, dict) and begun.get("base") == added else None
@@ -112,7 +112,7 @@ def _joined(
     folder: Path,
     steps: Steps,
 ) -> SparseDatastore:
-    """Put documents behind those of a sparse datastore; ``others`` say what they are."""
+    """Append documents to a sparse datastore; ``others`` supply their part of the config."""
     counts, paths = joined_sparse(first, texts, folder, shard, steps)
     config = joined_config(first.store, others) | {"shards": counts}
     return SparseDatastore(config, parts=dict(zip(shard_names(len(paths)), paths, strict=True)))

@@ -1,4 +1,4 @@
-"""The dense half of ``build``: states, a projection, keys, an index, and how good it is."""
+"""The dense half of ``build``: states, projection, keys, index, and the index's recall."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from semspec.training.datastores.joining import joined_dense
 from semspec.training.datastores.settings import Options, artifact_config
 from semspec.training.datastores.states import StateReader
 
-ASKED = 1000  # places that a dense datastore is measured at
+ASKED = 1000  # places used to measure a dense datastore
 ARRAYS = ("mean", "deviation", "centre", "components")
 
 
@@ -62,7 +62,7 @@ def build_dense(work: Work, documents: Documents, steps: Steps) -> Datastore:
 def indexed(
     made: DenseDatastore, options: Options, folder: Path, seed: int, steps: Steps
 ) -> DenseDatastore:
-    """Give a datastore its index, with the effort that its own keys ask for, and measure it."""
+    """Build the datastore's index, tune the search effort on its own keys, and measure it."""
     paths = [path for name, path in made.parts.items() if name != INDEX]
     keys = [shard.keys for shard in dense.open_shards(paths, made.config["dims"])]
     count = sum(map(len, keys))
@@ -95,12 +95,12 @@ def indexed(
 
 
 def _share(work: Work, documents: Documents) -> float:
-    """Return the share of the documents that the projection is fitted to."""
+    """Return the share of documents to which the projection is fitted."""
     return min(1.0, work.options.fit / documents.total["tokens"])
 
 
 def groups(work: Work, documents: Documents) -> Iterator[list[Document]]:
-    """Yield the documents, group by group, as their places are kept: with those of their prompts, or without."""
+    """Yield the documents by group; with ``prompts=true`` mark no token as prompt, so that all places are kept."""
     for group in documents.groups():
         yield [d._replace(given=0) for d in group] if work.options.prompts else group
 
@@ -112,7 +112,7 @@ def fit_states(
     tell: Callable[[int], None],
     only: Shard | None = None,
 ) -> None:
-    """Keep the states that the projection is fitted to, of all groups or only a shard's."""
+    """Save the states to which the projection is fitted, of all groups or only a shard's."""
     share = _share(work, documents)
     for number, group in enumerate(groups(work, documents)):
         path = work.folder / f"fit-{number:05d}.safetensors"
@@ -133,7 +133,7 @@ def keep_keys(
     tell: Callable[[int], None],
     only: Shard | None = None,
 ) -> list[int]:
-    """Keep the keys of all groups, or only a shard's; return the entries of every file."""
+    """Save the keys of all groups or only a shard's; return the number of entries of every file."""
     share, counts = _share(work, documents), list[int]()
     for number, group in enumerate(groups(work, documents)):
         path = work.folder / f"shard-{len(counts):05d}.safetensors"
@@ -152,9 +152,9 @@ def _fitted(work: Work, number: int) -> NDArray[np.float16]:
 
 
 def projected(work: Work) -> tuple[dense.Projection, float | None]:
-    """Return the projection and the share of the variance that it keeps; fit it if no start has.
+    """Return the projection and the share of variance it keeps; fit it if that is not done yet.
 
-    Texts that are added to a datastore are projected as its own. Raises UserError if there are too few states.
+    A corpus appended to a datastore uses that one's projection. Raises UserError if there are too few states.
     """
     if work.base is not None:
         assert isinstance(work.base.store, DenseDatastore)
@@ -184,7 +184,7 @@ def projected(work: Work) -> tuple[dense.Projection, float | None]:
 
 
 def _entries(document: Document, limit: int) -> int:
-    """Count the places that have a state and a token behind it."""
+    """Count the places that have a state and a following token."""
     return max(0, min(len(document.tokens), limit) - max(document.given, 1))
 
 
@@ -199,7 +199,7 @@ def _write_keys(
     tokens: list[int] = []
     if fitted is not None:
         keys = [projection(fitted.astype(np.float32))]
-    else:  # what is kept of the others is rounded as well: the same text has the same keys
+    else:  # round as saved states are, so that the same text gets the same keys
         rounded = (rows.astype(np.float16).astype(np.float32) for rows in reader.of(group))
         keys = [projection(rows) for rows in rounded]
     for document in group:

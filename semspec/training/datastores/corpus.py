@@ -1,8 +1,8 @@
-"""Stage 1 of a datastore: the corpus in the target's tokens, written by the target itself or as it is.
+"""Stage 1 of a datastore: the corpus in the target's tokens, with the target's own answers or as it is.
 
-    documents/group-00000.safetensors   tokens of many documents, and of each how long it and its prompt are
+    documents/group-00000.safetensors   tokens of many documents, and each one's length and prompt length
 
-A group is written whole, and a start after a kill goes on with the next one.
+A group is written as a whole; after a kill the next start continues with the next group.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from semspec.training.probes.contexts import Pair, written
 from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.sources import ASKED, THINKING, Question, first_text, questions
 
-AT_A_TIME = 64  # documents that the target writes before they are kept, about: what a kill costs
-AS_IS = 2000  # documents in a group that nobody writes
+AT_A_TIME = 64  # documents that the target writes before they are saved, about: a kill's cost
+AS_IS = 2000  # documents in a group that is only read
 ANSWERED = ("response", "answer", "output", "completion", "chosen")
 """Columns that hold an answer beside a question; without a question a row's ``text`` is a document."""
 ASKING, ANSWERING = ("user", "human", "prompter"), ("assistant", "gpt", "model")
@@ -41,10 +41,10 @@ SHAPES: Shapes = dict.fromkeys(("tokens", "lengths", "given"), ("I32", (-1,)))
 
 
 class Work:
-    """The options, the folder and the target that a datastore is made with."""
+    """Options, folder and target of a datastore that is being built."""
 
     def __init__(self, config: ProbeConfig, options: Options) -> None:
-        # what is added to a datastore is cut and projected as its own
+        # a corpus appended to a datastore is cut and projected as that one was
         self.base = Base.of(options.append, options.kind) if options.append else None
         options = replace(options, **self.base.options()) if self.base else options
         self.config, self.options, self.quiet = config, options, config.quiet
@@ -59,8 +59,8 @@ class Work:
     def model(self) -> ModelFacts:
         """The target's facts.
 
-        Raises UserError if keys would have more dimensions than its states, or a datastore that is to be
-        added to is another model's.
+        Raises UserError if keys would have more dimensions than its states, or if the datastore to append to
+        belongs to another model.
         """
         found, dims = read_facts(self.config.model, self.text.fingerprint), self.options.dims
         if self.base is not None:
@@ -71,24 +71,24 @@ class Work:
 
 
 class Document(NamedTuple):
-    """Tokens, of which the first ``given`` are the prompt."""
+    """A text's tokens; the first ``given`` of them are the prompt."""
 
     tokens: list[int]
     given: int
 
 
 class Documents:
-    """The documents that stage 1 has kept."""
+    """The documents saved by stage 1."""
 
     def __init__(self, folder: Path, total: dict[str, int] | None = None) -> None:
         self.folder = folder / "documents"
-        self._counted = total  # of shards, before one process has counted them all
+        self._counted = total  # the shards' sum, while done.json is not written yet
 
     def path(self, group: int) -> Path:
         return self.folder / f"group-{group:05d}.safetensors"
 
     def counted(self) -> dict[str, int] | None:
-        """Count groups, documents and tokens; None before the last group is kept."""
+        """Return the numbers of groups, documents and tokens; None before the last group is saved."""
         found: dict[str, int] | None = self._counted or read_json(self.folder / "done.json")
         return found
 
@@ -123,7 +123,7 @@ class Documents:
 
 
 def collect(work: Work, tell: Callable[[int], None]) -> Documents:
-    """Keep all groups; those of an earlier start stay as they are."""
+    """Save all groups that an earlier start has not saved."""
     kept = Documents(work.folder)
     if kept.counted() is None:
         total = collect_groups(work, tell)
@@ -141,7 +141,7 @@ def check_texts(options: Options, total: Mapping[str, int]) -> None:
 def collect_groups(
     work: Work, tell: Callable[[int], None], only: Shard | None = None
 ) -> dict[str, int]:
-    """Keep the groups that are not there, all or only a shard's; return the counts of all of these."""
+    """Save the missing groups, all or only a shard's; return the counts over all of those, old and new."""
     config, options, kept = work.config, work.options, Documents(work.folder)
     kept.folder.mkdir(parents=True, exist_ok=True)
     total = {"groups": 0, "documents": 0, "tokens": 0}
@@ -197,11 +197,11 @@ def _document(text: Text, options: Options, asked: Question, tokens: list[int] |
     return Document([*ids, *tokens[: options.longest or None]], len(ids))
 
 
-THOUGHT = "thought"  # ``Question.domain`` of a row that holds a chain of thought
+THOUGHT = "thought"  # ``Question.domain`` of a row with a chain of thought
 
 
 def as_they_are(config: ProbeConfig) -> Iterator[Question]:
-    """Yield questions and answers, or mere texts, of a data set's rows, as they are read.
+    """Yield the questions and answers, or plain texts, of a data set's rows.
 
     Raises UserError if no row has a text.
     """
@@ -226,7 +226,7 @@ def as_they_are(config: ProbeConfig) -> Iterator[Question]:
 
 
 def _text_of(row: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Return a row's question, answer and domain; None if it has no text."""
+    """Return a row's question, answer and domain, or None if it has no text."""
     turns = row.get("messages") or row.get("conversations")
     if isinstance(turns, list):
         return _exchange([turn for turn in turns if isinstance(turn, Mapping)])
@@ -240,7 +240,7 @@ def _text_of(row: Mapping[str, Any]) -> tuple[str, str, str] | None:
 
 
 def _exchange(turns: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] | None:
-    """Return the first question of a conversation that is answered, and its answer."""
+    """Return the first answered question of a conversation, its answer and domain, or None."""
     question = ""
     for number, turn in enumerate(turns):
         by_turns = (*ASKING, *ANSWERING)[len(ASKING) * (number % 2)]  # if no role is given

@@ -1,8 +1,8 @@
-"""Datastores made one: a corpus is added to one that is there (append=), or finished ones are merged (merge=).
+"""Join datastores: append a corpus to an existing one (append=), or merge finished ones (merge=).
 
-Sparse: the documents behind the last full shard are cut and sorted anew with those that come, so that the
-result has the bytes of a datastore that was built from all of them at once. Dense: shards stand side by
-side, which their keys can if they are by one projection, and the index is built over all.
+Sparse: the last shard's documents are cut and sorted again together with the new ones, so the result is
+byte for byte that of one build from all documents. Dense: shards are put side by side, which requires that
+their keys come from the same projection, and the index is built again over all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS: Mapping[str, type[Datastore]] = {"sparse": SparseDatastore, "dense": Dens
 
 @dataclass(frozen=True)
 class Base:
-    """A finished datastore that others are added to."""
+    """A finished datastore, to append to or to merge."""
 
     name: str
     folder: Path
@@ -41,12 +41,12 @@ class Base:
 
     @property
     def digest(self) -> str:
-        """Identify its content."""
+        """The sha256 of its manifest (without one, of its config): identifies its content."""
         manifest = self.folder / manifests.NAME
         return manifests.sha256(manifest if manifest.is_file() else self.folder / base.CONFIG)
 
     def options(self) -> dict[str, Any]:
-        """Return the options that its own build had, and what is added has to share."""
+        """Return those options of its build that an appended corpus has to share."""
         names = ("depth",) if isinstance(self.store, SparseDatastore) else ("dims",)
         return {name: self.store.config[name] for name in names}
 
@@ -74,7 +74,7 @@ class Base:
 
 
 def joined_config(first: Datastore, others: Sequence[Datastore]) -> dict[str, Any]:
-    """Return the first one's config with the documents of all."""
+    """Return the first one's config, with the documents and data sources of all."""
     every = [first, *others]
     by_target = all(store.config["responses"] == "target" for store in every)
     parts = [part for store in every for part in _data(store.config)]
@@ -87,13 +87,13 @@ def joined_config(first: Datastore, others: Sequence[Datastore]) -> dict[str, An
 
 
 def _data(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List what a datastore was made from; of one that was joined itself, all its parts."""
+    """List a datastore's data sources; of a joined one, those of all its parts."""
     data: dict[str, Any] = config["data"]
     return list(data["parts"]) if data.get("source") == "joined" else [data]
 
 
 def documents_of(path: Path) -> Iterator[list[int]]:
-    """Yield the documents of a sparse shard, in their order."""
+    """Yield the documents of a sparse shard in order."""
     text = sparse.open_shard(path).text()
     ends = [*(text == sparse.END).nonzero()[0].tolist(), len(text)]
     for start, end in zip(ends, ends[1:], strict=False):
@@ -103,9 +103,9 @@ def documents_of(path: Path) -> Iterator[list[int]]:
 def joined_sparse(
     first: Base, others: Iterable[Sequence[int]], folder: Path, shard: int, steps: Steps
 ) -> tuple[list[int], list[Path]]:
-    """Write the shards that the first store lacks; return the places and the path of every shard.
+    """Replace the first store's last shard by new ones that also hold ``others``; skip those already written.
 
-    ``others``: documents that follow. A shard that is there is left as it is.
+    Returns the number of places and the path of every shard.
     """
     counts, paths = list(first.store.config["shards"]), first.paths()
     open_end, depth = paths.pop(), first.store.config["depth"]
@@ -123,7 +123,7 @@ def joined_sparse(
 
 
 def cut(documents: Iterable[Sequence[int]], size: int) -> Iterator[list[list[int]]]:
-    """Yield the documents of each shard; one that is longer than a shard is cut."""
+    """Yield each shard's documents; cut a document that is longer than a shard."""
     texts: list[list[int]] = []
     filled = 0
     for own in documents:
@@ -139,7 +139,7 @@ def cut(documents: Iterable[Sequence[int]], size: int) -> Iterator[list[list[int
 
 
 def joined_dense(first: Base, *others: DenseDatastore) -> DenseDatastore:
-    """Put the shards of datastores with one projection behind each other; they have no index yet."""
+    """Concatenate the shards of datastores that share a projection; the result has no index yet."""
     assert isinstance(first.store, DenseDatastore)
     every = [first.store, *others]
     paths = [path for store in every for name, path in store.parts.items() if name != INDEX]
@@ -153,7 +153,7 @@ def joined_dense(first: Base, *others: DenseDatastore) -> DenseDatastore:
 
 
 def check_projection(first: Base, other: Base) -> None:
-    """Raise UserError if the keys of two dense datastores cannot stand side by side."""
+    """Raise UserError if two dense datastores have different projections, so that keys do not compare."""
     same = all(torch.equal(t, other.store.tensors[n]) for n, t in first.store.tensors.items())
     if first.store.config["dims"] != other.store.config["dims"] or not same:
         raise UserError(

@@ -19,8 +19,8 @@ from semspec.training.probes.settings import ProbeConfig
 
 COMMAND = "semspec.build_datastore"
 KINDS, RESPONSES = ("sparse", "dense"), ("target", "as_is")
-ALL = 1 << 48  # rows of a corpus that is no generator
-SHARED = {  # options of semspec.train_probe that are of use here
+ALL = 1 << 48  # problems= of a finite corpus: take all rows
+SHARED = {  # useful options of semspec.train_probe
     "model=tiny": "the target: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
     "problems=": "documents at most (200 of the embedded world; else all)",
     "folder=": "the work; after a kill the same folder resumes (runs/KIND-MODEL)",
@@ -66,7 +66,7 @@ class Options:
     # fmt: on
 
     def made_from(self) -> dict[str, Any]:
-        """Return the options that a folder's content depends on."""
+        """Return the options that determine a folder's content."""
         return {name: value for name, value in asdict(self).items() if name != "out"}
 
 
@@ -82,10 +82,7 @@ are as of python -m semspec.train_probe.
 
 
 def split_options(arguments: Sequence[str]) -> tuple[Options, ProbeConfig]:
-    """Return the command's own options, and those that samples of the target depend on.
-
-    Raises UserError for every mistake.
-    """
+    """Return the command's own options and those of semspec.train_probe; raise UserError for any mistake."""
     options, rest = read_known(Options, arguments, COMMAND)
     if options.longest < 0:
         options = replace(options, longest=1024 if options.kind == "dense" else 0)
@@ -104,7 +101,7 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, ProbeConfig]:
 
 
 def _source(options: Options) -> dict[str, str]:
-    """Return the options of semspec.train_probe for the source of the questions."""
+    """Translate corpus= and responses= into options of semspec.train_probe."""
     target = options.responses == "target"
     if options.corpus == "embedded":
         return {"source": "embedded", "chains": "model" if target else "world", "problems": "200"}
@@ -125,7 +122,7 @@ def _source(options: Options) -> dict[str, str]:
 def artifact_config(
     kind: type[base.Artifact], config: ProbeConfig, options: Options, total: dict[str, int]
 ) -> dict[str, Any]:
-    """Return the part of an artifact's config that is alike for both kinds."""
+    """Return the part of an artifact's config that both kinds share."""
     data = provenance_of(config) | {"documents": total["documents"], "tokens": total["tokens"]}
     if config.problems == ALL:
         del data["problems"]

@@ -1,10 +1,10 @@
-"""The reading of a corpus by the target as staged work; each group of documents is in one shard.
+"""The target's reading of a corpus as staged work that parallel jobs share; each group belongs to one job's part.
 
     documents/group-00005.safetensors   1. documents, answered by the target or read
     fit-00005.safetensors               2. states of some of them; how many depends on all documents
-    shard-00005.safetensors             3. keys, by a projection that is fitted to the states of all shards
+    shard-00005.safetensors             3. keys, by a projection fitted to the states of all parts
 
-One process finds these where it would write them, and makes the index.
+The final process finds these files where it would write them itself, and builds the index.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Reading(Work):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages in which models are asked; raises UserError if there are none."""
+        """The stages that query models; raises UserError if there are none."""
         if self.options.kind == "dense":
             return ("documents", "states", "keys")
         if self.options.responses == "target":
@@ -69,7 +69,7 @@ class Reading(Work):
         return {}
 
     def _projection(self) -> Projection:
-        """Fit the projection, or wait for the shard that does: all keys are by the same one."""
+        """Fit the projection, or wait for the part that does: all keys use the same one."""
         while True:
             try:
                 with hold(self.folder):

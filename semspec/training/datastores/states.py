@@ -1,4 +1,4 @@
-"""The target's last hidden states over documents, a few of them at a time."""
+"""Read the target's last hidden states over documents, a few at a time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from semspec.training.probes.settings import ProbeConfig
 from semspec.types import LAST_STATES, Context, Query, Sampling
 
 AT_A_TIME = 8  # documents in a pass
-LARGEST = float(np.finfo(np.float16).max)  # a few dimensions of large models exceed it
+LARGEST = float(np.finfo(np.float16).max)  # large models exceed it in a few dimensions
 
 
 class StateReader:
-    """Reads states by the target, which is loaded when it is first needed."""
+    """Reads the target's states; loads the target when it is first needed."""
 
     def __init__(self, config: ProbeConfig) -> None:
         self.config = config
@@ -33,11 +33,11 @@ class StateReader:
 
     @property
     def limit(self) -> int:
-        """The most tokens of a document that it can read."""
+        """The most tokens of a document that the target can read."""
         return self.engine.context_limit
 
     def of(self, documents: Sequence[Document]) -> Iterator[NDArray[np.float32]]:
-        """Yield the states of each document with an answer [n, width]: row i is that before answer token i."""
+        """Yield for each document with an answer its states [n, width]; row i precedes answer token i."""
         limit = self.limit
         whole = [d for d in documents if min(len(d.tokens), limit) > max(d.given, 1)]
         for start in range(0, len(whole), AT_A_TIME):
@@ -54,5 +54,5 @@ class StateReader:
                 yield rows.clip(-LARGEST, LARGEST)
 
     def close(self) -> None:
-        if "engine" in vars(self):  # it was needed
+        if "engine" in vars(self):  # it was loaded
             self.engine.close()

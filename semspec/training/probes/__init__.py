@@ -1,1 +1,1 @@
-"""Train semantic-probability probes: contexts, samples, clusters, labels, training."""
+"""Train semantic-probability probes in four stages: contexts, samples, clusters, training."""

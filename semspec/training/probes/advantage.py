@@ -1,12 +1,12 @@
-"""The label of a router: how much better the target's own steps are than a drafted one (Arbitrage, definition 4.1).
+"""A router's label: how much better the target's own steps are than a drafted one (Arbitrage, definition 4.1).
 
     advantage  D = mean score of the target's steps in this context - score of the drafted step
     label      y = 1 if D > margin
 
-The paper scores by a process-reward model. *Here* a step's score is the share of the target's steps that say the same,
-so that no third model is asked: what was sampled and clustered says it. A step of the target is counted among the other
-ones alone. So D is the unbiased estimate of sum_c p_c^2 - p_c(drafted), with p the target's probabilities of meanings:
-where the target itself would say many different things, it has little advantage over anything.
+The paper scores steps by a process-reward model. *Here* a step's score is the share of the target's sampled steps that
+mean the same, taken from the clusters, so no third model is needed. A step of the target is compared only with the
+target's other steps. So D is an unbiased estimate of sum_c p_c^2 - p_c(drafted), where p is the target's distribution
+over meanings: if the target itself would say many different things, it has little advantage over any step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from semspec.training.probes.stages import facts_of
 
 
 def advantage(clusters: Sequence[int], own: Sequence[bool]) -> list[float]:
-    """Return the target's advantage over each own sample; the others are the target's, two at least."""
+    """Return the target's advantage over each own (drafted) sample; the others are the target's, at least two."""
     counts = Counter(c for c, mine in zip(clusters, own, strict=True) if not mine)
     total = counts.total()
     theirs = sum(n * (n - 1) for n in counts.values()) / (total * (total - 1))
@@ -39,7 +39,7 @@ def advantage(clusters: Sequence[int], own: Sequence[bool]) -> list[float]:
 
 
 def advantages(file: Path, samples: Iterable[Sample]) -> dict[str, list[float]]:
-    """Return by context the target's advantage over each drafted step, from a file of clusters."""
+    """Return for each context the target's advantage over its drafted steps, from a file of clusters."""
     lines = (value for line in whole_lines(file) if (value := parse(line)) is not None)
     clusters: Mapping[str, list[int]] = {line["context"]: line["clusters"] for line in lines}
     return {
@@ -49,17 +49,17 @@ def advantages(file: Path, samples: Iterable[Sample]) -> dict[str, list[float]]:
 
 
 def drafted(samples: Iterable[Sample]) -> Iterable[Sample]:
-    """Return the steps that a router judges."""
+    """Yield the drafted steps, which a router judges."""
     return (sample for sample in samples if sample.writer == "own")
 
 
 def mark(rows: Rows, margin: float) -> None:
-    """Turn rows whose targets are advantages into labelled ones; the advantages stay beside them."""
+    """Replace the rows' targets, which are advantages, by labels; keep the advantages in ``rows.advantage``."""
     rows.advantage, rows.target = rows.target, (rows.target > margin).float()
 
 
 def check_labels(rows: Rows, index: Mapping[str, Sequence[int]], margin: float) -> None:
-    """Raise UserError if the labels of a part are all alike."""
+    """Raise UserError if all labels of a part are equal."""
     if part := one_sided(rows, index):
         raise UserError(
             f"the target's step is never better by more than margin={margin:g}, or always ({part}): give more"
@@ -75,10 +75,10 @@ def router(
     score: np.ndarray,
     test: Sequence[int],
 ) -> Router:
-    """Return the artifact of a perceptron that was trained on marked rows; ``about`` is a probe's config."""
+    """Return the artifact of a perceptron trained on ``mark``-ed rows; ``about`` is a probe's config."""
     assert rows.advantage is not None, "the rows are marked"
     measured = {
-        # the paper's own figure: does it order steps by the advantage?
+        # the paper's figure: does the score order steps by advantage?
         "spearman": spearman(score, rows.advantage[list(test)].numpy()),
         "better": float(rows.target.mean()),  # share of the drafted steps
     }

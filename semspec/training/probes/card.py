@@ -1,4 +1,4 @@
-"""The card and the plots of a probe: its properties, its models and its figures."""
+"""Card and plots of a probe: properties, models and figures."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ SHADES = ((1 / 3, "below a third"), (2 / 3, "a third to two"), (math.inf, "above
 
 
 def card(name: str, config: Mapping[str, Any], states: bool = False) -> str:
-    """README.md; ``states``: there is a plot of them, too."""
+    """Return the text of README.md; ``states``: it shows a plot of the states, too."""
     data, training, metrics = config["data"], config["training"], config["metrics"]
     rows = [_row(f"this probe, {part}", f) for part, f in metrics["test"].items()]
     rows += [_row(label, f) for label, f in metrics["baselines"].items()]
@@ -104,9 +104,9 @@ def card(name: str, config: Mapping[str, Any], states: bool = False) -> str:
 
 
 def common(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the cards of all probes say of model, steps and perceptron, by name."""
+    """Return the fields that all probes' cards share: model, steps and perceptron."""
     model, features = config["model"], config["features"]
-    # metadata wants a repository of the Hub; what is shipped with the package is none
+    # the card's metadata wants a repository on the Hub, which an embedded model is not
     base = model["id"].rpartition("/")[2] if model["id"].startswith("embedded/") else model["id"]
     return {
         "base_model": packaged.repository_of(model["id"]) or base,
@@ -123,7 +123,7 @@ def common(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pooled(features: Mapping[str, Any], span: str) -> str:
-    """Say how states are pooled, over what, and of which layers."""
+    """Say how states are pooled, over which span and from which layers."""
     layers = features["layers"]
     which = f"layers {', '.join(map(str, layers))}" if layers else "all layers"
     return f"{' + '.join(features['pooling'])} over {span}, {which}"
@@ -155,7 +155,7 @@ def _data(data: Mapping[str, Any]) -> str:
 
 
 def _drafted(counts: Mapping[str, Any] | None) -> str:
-    """Return the line about the drafted steps that a probe has learned from; older ones have not counted them."""
+    """Return the line about the drafted training steps; "" for older probes, which did not count them."""
     if counts is None:
         return ""
     share = counts["wrong"] / counts["steps"]
@@ -166,12 +166,12 @@ def _drafted(counts: Mapping[str, Any] | None) -> str:
 
 
 def states_plot(features: np.ndarray, truth: np.ndarray) -> str:
-    """Return the SVG of steps by the two principal components of their features [steps, size], in shades of probability."""
+    """Plot steps by the first two principal components of their features [steps, size], shaded by probability."""
     x = features.astype(np.float32)
     x -= x.mean(0)
     deviation = x.std(0)
     x /= np.where(deviation < 1e-6, 1, deviation)
-    # of the steps' products with each other: they are few, and their features many
+    # PCA by the steps' Gram matrix, since there are few steps and many features
     values, vectors = np.linalg.eigh(x @ x.T)
     first, second = (vectors[:, at] * math.sqrt(max(values[at], 0.0)) for at in (-1, -2))
     plot = Plot("States of test steps", "first principal component", "second")
@@ -191,7 +191,7 @@ def plots(
     curve: Sequence[Mapping[str, Any]],
     seed: int,
 ) -> dict[str, str]:
-    """Return the SVG files of a card."""
+    """Return the card's SVG files by name."""
     calibration = Plot("Calibration (test)", "probe", "semantic probability", x=(0, 1), y=(0, 1))
     calibration.line([0, 1], [0, 1], dashed=True)
     calibration.points([b["said"] for b in bins], [b["true"] for b in bins], radius=5)

@@ -94,7 +94,7 @@ LEAST = {
 
 
 def check(config: ProbeConfig) -> None:
-    """Raise UserError for options that cannot work, before any model is loaded."""
+    """Raise UserError for impossible options, before any model is loaded."""
     for option, known in CHOICES.items():
         _choice(option, getattr(config, option), known)
     if not config.draft.plain and "draft" not in config.draft.models():

@@ -1,4 +1,4 @@
-"""Compose the options of ``python -m semspec.train_probe`` and of the commands that share them."""
+"""Compose the configuration of ``python -m semspec.train_probe`` and of commands that share its options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def register_configs() -> None:
 
 
 def options(group: str) -> dict[str, str]:
-    """Return the values that ``group=`` takes, with a line about each."""
+    """Return the values of ``group=``, each with one line of help."""
     if group not in OWN:
         return shared.options(group)
     return {name: (cls.__doc__ or "").splitlines()[0] for name, cls in OWN[group].items()}
@@ -40,9 +40,9 @@ def options(group: str) -> dict[str, str]:
 def build(
     arguments: Sequence[str], command: str = "semspec.train_probe", own: Collection[str] = ()
 ) -> ProbeConfig:
-    """Return the typed configuration; raises UserError for every mistake.
+    """Return the typed configuration; raise UserError for any mistake.
 
-    If an option is unknown, ``command``'s help is named; ``own`` are the options that it has besides.
+    An error about an unknown option points to the help of ``command``; ``own`` lists options that only it has.
     """
     register_configs()
     choice = choose_engine(arguments, unless_named=False, check=False)
@@ -63,9 +63,9 @@ def build(
 
 
 def pooling_for(config: ProbeConfig) -> list[str]:
-    """Return the pools that samples keep: what the features need, or what a folder's samples have more of.
+    """Return the pools to keep: those the features need, or all of an earlier start's if these include them.
 
-    States are what samples take of a disk: 0.7 MB for a pool of one step of a model of 32 billion weights.
+    States fill the disk: with a model of 32 billion weights, one pool of one step takes 0.7 MB.
     """
     needed = [name for name in POOLINGS if name in config.features.pooling]
     strange = [name for name in config.features.pooling if name not in POOLINGS]

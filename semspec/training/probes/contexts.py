@@ -1,9 +1,9 @@
-"""Stage 1: chains of thought, cut at the split; every prefix of a chain is a context.
+"""Stage 1: chains of thought, cut into steps; every prefix of a chain is a context.
 
-    chains.jsonl    one line a chain: prompt, and the steps as token ids
+    chains.jsonl    one line per chain: the prompt, and the steps as token ids
 
-A chain that a model writes is one of its solutions (on-policy); ``chains=mixed`` is what the
-speculative loop itself writes, most of it by the draft, which is what a probe meets in use.
+A chain written by a model is one of its own solutions (on-policy). With ``chains=mixed`` the speculative loop writes
+the chains, mostly by the draft: those are the contexts that a probe meets in use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from semspec.training.probes.sources import Question, questions
 from semspec.types import Answer, Boundary, Context, Generate, Query, Read, Role, What
 
 FILE = "chains.jsonl"
-CACHES = 0.8  # of the memory that is free once the weights are there; the rest is for passes
+CACHES = 0.8  # share for KV caches of the memory left by the weights; the rest is for passes
 AS_IN_A_RUN = (
     *("model", "draft", "engine", "split", "step_cap", "temperature", "top_k", "top_p"),
     *("min_p", "max_new_tokens", "seed"),
@@ -49,7 +49,7 @@ class Chain:
     prompt: str
     ids: list[int]  # of the prompt
     steps: list[list[int]]  # token ids
-    texts: list[str]  # the same as text, without end-of-text tokens
+    texts: list[str]  # the steps as text, without end-of-text tokens
     question: str = ""
 
     def text(self, cut: int) -> str:
@@ -58,12 +58,12 @@ class Chain:
 
 
 class Pair:
-    """The models of a configuration, loaded as a run would load them."""
+    """A configuration's models, loaded as a run would load them."""
 
     def __init__(self, config: ProbeConfig) -> None:
         self.config = config
         run = RunConfig(
-            accept=LogProb(),  # by which chains=mixed are written
+            accept=LogProb(),  # the rule for chains=mixed
             nested=NoDrafter(),
             nested_accept=Lossless(),
             benchmark=Prompt(),
@@ -91,7 +91,7 @@ class Pair:
         return self.solver.engines["target"].stop_ids
 
     def context(self, question: str, ids: Sequence[int]) -> Context:
-        """Return a fresh context; a draft with its own chat marks reads the question in its own template."""
+        """Return a fresh context; a draft with its own chat template reads the question in that one."""
         return Context(next(self._keys), ids, self.solver.draft_prompt(question))
 
     def boundary(self) -> Boundary:
@@ -99,9 +99,9 @@ class Pair:
         return opened
 
     def most_contexts(self, tokens: int) -> int | None:
-        """Return how many contexts of so many tokens the models' caches can hold at a time; None: servers see to it.
+        """Return how many contexts of ``tokens`` tokens fit in the KV caches; None if servers manage them.
 
-        Raises UserError if there is no room for a single one.
+        Raises UserError if not even one fits.
         """
         engines = [e for e in self.solver.engines.values() if isinstance(e, Caching)]
         if not engines:
@@ -121,7 +121,7 @@ class Pair:
             engine.forget(context)
 
     def check_states(self, pooling: Sequence[str]) -> None:
-        """Read one state, so that a server without the plugin raises UserError before hours of work."""
+        """Read one state, so that a server without the plugin fails (UserError) now, not after hours of work."""
         if not pooling:
             return
         _, ids = self.text.prompt("?")
@@ -142,7 +142,7 @@ class Pair:
 
 
 def by_a_model(config: ProbeConfig) -> bool:
-    """Say if chains are written by a model, rather than read."""
+    """Return True if a model writes the chains, False if they are read from the source."""
     return config.chains != ("world" if config.source == "embedded" else "model")
 
 
@@ -154,17 +154,17 @@ def make_chains(
     shard: Shard | None = None,
     fits: Callable[[str], bool] | None = None,
 ) -> list[Chain]:
-    """Return all chains, or a shard's: those of an earlier start are read, the rest is written in batches.
+    """Return all chains, or a shard's: read those of an earlier start, write the rest in batches.
 
-    ``fits``: which questions of a data set are taken.
+    ``fits`` selects the questions of a data set.
     """
     path = folder / FILE
     wanted = list(questions(config, fits))
     if shard is not None:
         wanted = [q for number, q in enumerate(wanted) if shard.has(number // config.batch)]
-    cut_torn_line(path)  # else what is appended next would be one line with it
+    cut_torn_line(path)  # otherwise the next line would be appended to it
     done = read_chains(path)
-    # whole batches only: what shares a batch must not depend on where a run was interrupted
+    # keep whole batches only: the content of a batch must not depend on where a run was interrupted
     whole = len(done) if len(done) == len(wanted) else len(done) // config.batch * config.batch
     if len(done) > whole:
         cut(path, sum(len(line) for line in islice(whole_lines(path), whole)))
@@ -190,12 +190,12 @@ def check_steps(chains: Sequence[Chain]) -> None:
 
 
 def read_chains(path: Path) -> list[Chain]:
-    """Return the chains of an earlier start, without a line that was torn."""
+    """Return the chains of an earlier start; skip a torn line."""
     return [Chain(**value) for line in whole_lines(path) if (value := parse(line)) is not None]
 
 
 def written(pair: Pair, batch: Sequence[Question]) -> dict[str, list[int]]:
-    """Have the models answer the questions; return the tokens by question."""
+    """Let the models answer a batch of questions; return the tokens by question id."""
     config = pair.config
     problems = [BenchmarkProblem(q.id, q.question) for q in batch]
     if config.chains == "mixed":
@@ -227,18 +227,18 @@ def _cut(pair: Pair, question: Question, tokens: list[int] | None) -> Chain:
     prompt, ids = pair.text.prompt(question.question)
     if tokens is None:
         assert question.thinking is not None
-        opened = prompt.rstrip().endswith(OPEN)  # templates of reasoning models open the thinking
+        opened = prompt.rstrip().endswith(OPEN)  # reasoning models' templates open the thinking
         tokens = pair.text.encode(("" if opened else f"{OPEN}\n") + question.thinking)
     ends = unit_ends(pair.boundary(), tokens)
     if not ends or ends[-1] < len(tokens):
-        ends.append(len(tokens))  # what was left open is a step, too
+        ends.append(len(tokens))  # an unfinished last step counts as a step
     steps = [tokens[a:b] for a, b in pairwise([0, *ends]) if b > a]
     texts = [pair.readable(step) for step in steps]
     return Chain(question.id, question.domain, prompt, ids, steps, texts, question.question)
 
 
 def choose_cuts(config: ProbeConfig, chains: Sequence[Chain], limit: int) -> dict[str, list[int]]:
-    """Choose the prefixes of each chain that are continued: all, or a seeded choice of them."""
+    """Choose which prefixes of each chain to continue: all shorter than ``limit``, or a seeded selection."""
     rng = random.Random(f"{config.seed} contexts")
     pairs: list[tuple[str, int]] = []
     for chain in chains:
@@ -259,7 +259,7 @@ def choose_cuts(config: ProbeConfig, chains: Sequence[Chain], limit: int) -> dic
 
 
 def provenance_of(config: ProbeConfig) -> dict[str, Any]:
-    """Return a card's entries about the contexts."""
+    """Return an artifact's entries about the source of its contexts."""
     entries: dict[str, Any] = {"source": config.source, "problems": config.problems}
     if config.source == "hub":
         return entries | {"data": config.data, "revision": config.revision}

@@ -1,6 +1,6 @@
-"""What it costs to train a probe, before anything is fetched or begun: contexts, tokens, disk and GPU hours.
+"""Estimate the cost of training a probe before anything is fetched: contexts, tokens, disk and GPU hours.
 
-What is not known before the data are cut into steps is taken as ``ASSUMED`` says, and named as such.
+Lengths that are unknown until the data are cut into steps come from ``ASSUMED``, and the plan says so.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from semspec.training.probes.settings import Nli, ProbeConfig
 from semspec.training.probes.shards import Plan
 from semspec.types import Role
 
-# of a chain of thought: steps, and tokens of a step; s1K's for paragraphs, and the embedded world's
+# embedded world?: steps of a chain, tokens of a step (False: as in s1K, cut into paragraphs)
 ASSUMED: Mapping[bool, tuple[int, int]] = {False: (125, 40), True: (8, 20)}
-# bytes a second that GPUs read from their memory, which bounds what they write; by a part of their names
+# memory bandwidth in bytes a second, which bounds decoding; by a part of the GPU's name
 READ: Mapping[str, float] = {
     "B200": 8.0e12, "H200": 4.8e12, "H100": 3.35e12, "A100": 2.0e12, "4090": 1.0e12,
     "3090": 0.94e12, "L40": 0.86e12, "A10": 0.6e12, "L4": 0.3e12,
 }  # fmt: skip
 USUAL = "H100"
-REACHED = 0.5  # of what a GPU could do
+REACHED = 0.5  # share of that bandwidth that decoding reaches
 COMPUTE = 50e12  # operations a second that an entailment model reaches
-NLI_PARAMETERS, NLI_TOKENS, COMPARED = 0.9e9, 512, 3  # of DeBERTa; of a pair; pairs for a sample
-SMALLEST = 1 << 30  # bytes of weights below which hours say nothing
+NLI_PARAMETERS, NLI_TOKENS, COMPARED = 0.9e9, 512, 3  # DeBERTa's; of a pair; pairs per sample
+SMALLEST = 1 << 30  # bytes of weights; hours of smaller models mean nothing
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,22 @@ class Cost:
     """The amount of work of one training."""
 
     work: Plan
-    known: bool  # whether the chains are there; else lengths are assumed
+    known: bool  # whether the chains exist; otherwise lengths are assumed
     read: int  # tokens of the chains
-    context: float  # tokens of a context: half a chain
+    context: float  # mean tokens of a context: half a chain
     own: int  # tokens that the probed model writes
     other: int  # tokens that the other model writes
-    pairs: int  # of samples that an entailment model compares
+    pairs: int  # pairs of samples that an entailment model compares
 
     def by_model(
         self, sizes: Mapping[Role, ModelSize], probed: Role, batch: int, gpu: str
     ) -> dict[Role, float]:
-        """Estimate each model's GPU hours: of decoding in batches, which reads weights and caches for every token."""
+        """Estimate each model's GPU hours: each batched decoding pass reads the weights and all KV caches."""
         rate = READ[gpu] * REACHED
         hours: dict[Role, float] = {}
         for role, size in sizes.items():
             written = self.own if role == probed else self.other
-            if not written:  # it is not asked
+            if not written:  # the model is not used
                 continue
             passes = written / batch
             decoding = passes * (size.weights + batch * self.context * size.token) / rate
@@ -58,17 +58,17 @@ class Cost:
         return hours
 
     def judging(self) -> float:
-        """Return the GPU hours of an entailment model: each pair is asked both ways."""
+        """Return the entailment model's GPU hours: each pair is judged in both directions."""
         return self.pairs * 2 * NLI_PARAMETERS * 2 * NLI_TOKENS / COMPUTE / 3600
 
 
 def known_gpu(gpus: Sequence[Gpu]) -> str:
-    """Return which GPU of ``READ`` this machine has; the usual one where there is none of them."""
+    """Return this machine's GPU by its name in ``READ``, or ``USUAL``."""
     return next((name for name in READ if gpus and name in gpus[0].name), USUAL)
 
 
 def estimate(config: ProbeConfig, chains: Path, layers: int, width: int) -> Cost:
-    """Return the cost of a configuration; ``chains`` is the file that an earlier start may have left."""
+    """Return the cost of a configuration; lengths come from the file ``chains`` if an earlier start wrote it."""
     lengths = [_lengths(line) for line in whole_lines(chains)] if chains.exists() else []
     known = bool(lengths)
     steps, step = ASSUMED[config.source == "embedded"]

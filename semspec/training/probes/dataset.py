@@ -1,7 +1,7 @@
 """The rows that a probe is trained on: features from the shards, semantic probability as target.
 
-Rows that fit into ``memory`` are loaded once, in fp16. More are streamed: shards in random order, as
-many at a time as fit, shuffled among each other.
+Rows that fit into ``memory`` are loaded once, in fp16. More rows are streamed: as many shards at a time as fit, in
+random order and shuffled together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Batch:
 
 
 class Rows:
-    """All rows of a sampling, one array a property; the states stay on disk until asked for."""
+    """All rows of a sampling, one array per property; states stay on disk until needed."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Rows:
         self.folder, self.pooling, self.features, self.size = folder, pooling, features, size
         self.limit = int(memory * 2**30)
         self.chains, self.domains, self.contexts = list[str](), list[str](), list[str]()
-        # for so many rows, lists would be large
+        # typed arrays, since there may be many rows
         free, lowest, drafted, truth = array("f"), array("f"), array("f"), array("f")
         own, target = list[bool](), list[float]()
         self._by_file: dict[str, list[int]] = {}
@@ -72,14 +72,14 @@ class Rows:
             if right is not None:
                 truth.append(right[sample.context][at])
         self.free = np.array(free, dtype=np.float32).reshape(-1, len(LOGPROB_NAMES))
-        self.lowest = np.array(lowest, dtype=np.float32)  # what accept=logprob goes by
-        # the same of the draft model, where that wrote the step; not a number where nothing was kept of it
+        self.lowest = np.array(lowest, dtype=np.float32)  # the score of accept=logprob
+        # the draft model's lowest log-probability of a step it wrote; NaN if it was not kept
         self.drafted = np.array(drafted, dtype=np.float32)
         self.own = np.array(own, dtype=bool)
         self.target = torch.tensor(target)
-        # 1 for a right step, 0 for a wrong one, not a number where it cannot be said; None: nothing knows
+        # 1 for a right step, 0 for a wrong one, NaN if undecided; None: the truth is unknown
         self.right = None if right is None else np.array(truth, dtype=np.float32)
-        # of a router's rows: what their targets, which are labels then, were made of
+        # for a router: the advantages that the labels in ``target`` were made from
         self.advantage: Tensor | None = None
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Rows:
     def batches(
         self, rows: Sequence[int], size: int, rng: random.Random | None = None
     ) -> Iterator[Batch]:
-        """These rows, each once; shuffled where a random number generator is given."""
+        """Yield each of these rows once, in batches; shuffled if ``rng`` is given."""
         for held, values in self._held(rows, rng):
             order = list(range(len(held)))
             if rng is not None:
@@ -117,7 +117,7 @@ class Rows:
     def _held(
         self, rows: Sequence[int], rng: random.Random | None
     ) -> Iterator[tuple[list[int], Callable[[list[int]], Tensor]]]:
-        """Rows, as many at a time as memory holds, and a way to look at some of them."""
+        """Yield as many row numbers at a time as fit in memory, and a function that returns some of their values."""
         if self.fits:
             whole, all_rows = self.whole, list(rows)
             yield all_rows, lambda part: whole[[all_rows[i] for i in part]]
@@ -147,12 +147,13 @@ class Rows:
 
 
 def split_chains(domains: Mapping[str, str], seed: int, turn: int = 0) -> dict[str, str]:
-    """Chain -> train, validation or test, alike in every domain (``domains``: chain -> domain).
+    """Assign each chain to train, validation or test, in the same shares for every domain.
 
-    In the turns 0 to ``len(PATTERN) - 1`` of a seed each chain is in the test once.
+    ``domains`` maps chains to domains. Over the turns 0 to ``len(PATTERN) - 1`` of a seed, each chain is in the test
+    set once.
 
-    Contexts of one chain share nearly all of their text, so that dividing rows, or contexts, would
-    test on what was trained on. All rows of a problem are on one side.
+    Contexts of one chain share nearly all their text, so splitting by rows or by contexts would test on training
+    data. All rows of a problem stay in one part.
     """
     if len(domains) < len(PATTERN):
         raise UserError(
@@ -166,7 +167,7 @@ def split_chains(domains: Mapping[str, str], seed: int, turn: int = 0) -> dict[s
 
 
 def divided(rows: Rows, seed: int, turn: int = 0) -> dict[str, list[int]]:
-    """Return the rows of each part; all rows of a problem are on one side."""
+    """Return the row numbers of each part; all rows of a problem are in one part."""
     sides = split_chains(dict(zip(rows.chains, rows.domains, strict=True)), seed, turn)
     parts = [sides[chain] for chain in rows.chains]
     check_split(rows.contexts, rows.chains, parts)
@@ -174,12 +175,12 @@ def divided(rows: Rows, seed: int, turn: int = 0) -> dict[str, list[int]]:
 
 
 def one_sided(rows: Rows, index: Mapping[str, Sequence[int]]) -> str | None:
-    """Return the first part whose labels are all alike, if there is one."""
+    """Return the first part whose labels are all equal, or None."""
     return next((p for p in Parts if len(set(rows.target[list(index[p])].tolist())) < 2), None)
 
 
 def check_split(contexts: Sequence[str], chains: Sequence[str], parts: Sequence[str]) -> None:
-    """Raise UserError if the same context or problem is on two sides of the division."""
+    """Raise AssertionError if a context or problem is in two parts."""
     sides: dict[tuple[str, str], str] = {}
     for context, chain, part in zip(contexts, chains, parts, strict=True):
         for key in (("context", context), ("problem", chain)):

@@ -1,11 +1,11 @@
-"""Measure what a rule needs of a probe: does its score tell right drafted steps from wrong ones?
+"""Measure what a rule needs from a probe: does its score separate right drafted steps from wrong ones?
 
-Held against semantic probabilities of one half, an AUROC also rewards a probe for knowing how often a right step is
-said, which no rule asks. *Right* here is what the embedded world's oracle says of a step, its context being true; elsewhere a
-step that the target itself says now and then (``ACCEPTABLE``).
+An AUROC against semantic probabilities of at least one half also rewards knowing how *often* a right step is said,
+which no rule needs. Here, in the embedded world a step is *right* if the oracle says so and its context is true;
+elsewhere, if the target says it at least now and then (``ACCEPTABLE``).
 
-    metrics.judging.test     of held-out problems of the probe's own data
-    metrics.judging.fresh    of drafted steps in fresh, true contexts, beside the probe of the other model
+    metrics.judging.test     on held-out problems of the probe's own data
+    metrics.judging.fresh    on drafted steps in fresh, true contexts, alone and with the other model's probe
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from semspec.training.probes.contexts import Chain
 from semspec.training.probes.dataset import Rows
 from semspec.training.probes.shards import Sample
 
-ACCEPTABLE = 0.05  # least semantic probability of a step that may be kept
-SMALLEST = 1e-6  # what accept=semantic takes for the draft's score where that is 0
+ACCEPTABLE = 0.05  # least semantic probability of an acceptable step
+SMALLEST = 1e-6  # accept=semantic replaces a draft score of 0 by this
 UNKNOWN = float("nan")
 Figures = dict[str, Any]
 
 
 def truths(chains: Sequence[Chain], samples: Iterable[Sample]) -> dict[str, list[float]]:
-    """Return by context 1 for each sample that is right and may come next, 0 for any other.
+    """Return by context 1 for each sample that is right as the next step, else 0.
 
-    Behind an error nothing is right or wrong: there every sample is ``UNKNOWN``.
+    If the context contains an error, all its samples are ``UNKNOWN``.
     """
     by_id = {chain.id: chain for chain in chains}
     found: dict[str, list[float]] = {}
@@ -49,7 +49,7 @@ def truths(chains: Sequence[Chain], samples: Iterable[Sample]) -> dict[str, list
 
 
 def _true(problem: world.Problem, steps: Sequence[str]) -> list[world.Meaning] | None:
-    """Return the meanings of steps; None if one of them is not right."""
+    """Return the meanings of the steps, or None if one of them is wrong."""
     before: list[world.Meaning] = []
     for step in steps:
         meaning = world.meaning(problem, step)
@@ -62,7 +62,7 @@ def _true(problem: world.Problem, steps: Sequence[str]) -> list[world.Meaning] |
 def held_out(
     score: np.ndarray, rows: Rows, test: Sequence[int], role: str, seed: int
 ) -> Figures | None:
-    """Return the figures of a probe's test rows that its draft model wrote; None if nothing says which are right."""
+    """Return a probe's figures on the drafted test steps; None if it is unknown which are right."""
     known = _known(rows, test, role)
     if known is None:
         return None
@@ -73,7 +73,7 @@ def held_out(
 
 
 def wrong_among(rows: Rows, training: Sequence[int], role: str) -> Figures | None:
-    """Return how many drafted steps a probe learns from, of those that can be judged, and how many are wrong."""
+    """Count the drafted training steps that can be judged, and the wrong ones among them; None if none can."""
     known = _known(rows, training, role)
     if known is None:
         return None
@@ -84,9 +84,9 @@ def wrong_among(rows: Rows, training: Sequence[int], role: str) -> Figures | Non
 def _known(
     rows: Rows, index: Sequence[int], role: str
 ) -> tuple[np.ndarray, np.ndarray, str] | None:
-    """Return which of these rows are drafted steps that can be judged, whether each is right, and by what.
+    """Return which of these rows are drafted steps that can be judged, whether each is right, and by which criterion.
 
-    None if there are none, or nothing says which are right.
+    None if there are none, or if it is unknown which are right.
     """
     picked = np.array(index, dtype=int)
     drafted = rows.own[picked] == (role == "draft")
@@ -95,7 +95,7 @@ def _known(
     elif role == "target":
         right = (rows.target.numpy()[picked] >= ACCEPTABLE).astype(float)
         truth = f"semantic probability of at least {ACCEPTABLE:g}"
-    else:  # what the draft says of its own steps is no truth
+    else:  # the draft's own samples do not tell whether its steps are right
         return None
     chosen = np.flatnonzero(drafted & ~np.isnan(right))
     return (chosen, right[chosen], truth) if len(chosen) else None
@@ -104,7 +104,7 @@ def _known(
 def told_apart(
     score: np.ndarray, right: np.ndarray, groups: Sequence[str], seed: int = 0
 ) -> Figures:
-    """Return how many steps there are, how many are wrong, and how well a score tells them apart."""
+    """Return the number of steps and of wrong ones, and the score's AUROC for right against wrong."""
     return {
         "steps": len(right),
         "wrong": int((right == 0).sum()),
@@ -116,12 +116,12 @@ def told_apart(
 def together(
     target: np.ndarray, draft: np.ndarray, right: np.ndarray, groups: Sequence[str], seed: int = 0
 ) -> Figures:
-    """Return what the rule makes of both probes' scores: it keeps a step with probability min(1, f_T / f_D)."""
+    """Return figures of accept=semantic with both probes: it keeps a step with probability min(1, f_T / f_D)."""
     ratio = target / np.maximum(draft, SMALLEST)
     kept, true = np.minimum(ratio, 1.0), right > 0
 
     def share(of: np.ndarray) -> Figures:
-        """Return the chance of a step of these to be kept, and its interval."""
+        """Return the mean probability that one of these steps is kept, and its interval."""
 
         def mean(rows: list[int]) -> float | None:
             among = kept[rows][of[rows]]
@@ -138,7 +138,7 @@ def together(
 
 
 def section(judging: Mapping[str, Any]) -> str:
-    """Return a card's part about right and wrong drafted steps, "" where nothing was measured."""
+    """Return a card's section about right and wrong drafted steps; "" if nothing was measured."""
     rows, notes = [], list[str]()
     if test := judging.get("test"):
         rows += _rows("held-out problems", test)

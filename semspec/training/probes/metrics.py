@@ -1,4 +1,4 @@
-"""Measure a probe against sampled semantic probabilities, and beside simple baselines."""
+"""Measure probes and simple baselines against sampled semantic probabilities."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from semspec.training.probes.dataset import Rows
 
 BINS = 10
-MAJORITY = 0.5  # a step that most samples agree with
+MAJORITY = 0.5  # semantic probability of a step that half the samples agree with
 DRAWS = 300  # of the bootstrap
 Figures = dict[str, Any]
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float | None:
-    """Rank correlation; None where one side is constant."""
+    """Return the rank correlation, or None if one side is constant."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
     from scipy.stats import spearmanr  # type: ignore[import-untyped,unused-ignore] # with sklearn
@@ -28,7 +28,7 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float | None:
 
 
 def auroc(score: np.ndarray, truth: np.ndarray, at: float = MAJORITY) -> float | None:
-    """Return the AUROC of the score for probabilities of at least ``at``."""
+    """Return the score's AUROC for steps of probability at least ``at`` against the rest; None if one class is empty."""
     above = truth >= at
     if above.all() or not above.any():
         return None
@@ -40,7 +40,7 @@ def auroc(score: np.ndarray, truth: np.ndarray, at: float = MAJORITY) -> float |
 def interval_of(
     figure: Callable[[list[int]], float | None], groups: Sequence[str], seed: int
 ) -> tuple[float, ...]:
-    """Return the interval (95 %) of a figure of rows: bootstrap over problems, whose steps stand and fall together."""
+    """Return a figure's 95 % interval by bootstrap over ``groups`` (problems): steps of one are not independent."""
     members = defaultdict(list)
     for at, group in enumerate(groups):
         members[group].append(at)
@@ -59,12 +59,12 @@ def interval_of(
 def auroc_interval(
     score: np.ndarray, truth: np.ndarray, groups: Sequence[str], seed: int
 ) -> tuple[float, ...]:
-    """Return the AUROC's interval (95 %) for probabilities of one half."""
+    """Return the 95 % interval of ``auroc``."""
     return interval_of(lambda rows: auroc(score[rows], truth[rows]), groups, seed)
 
 
 def calibration(score: np.ndarray, truth: np.ndarray) -> list[dict[str, float]]:
-    """Ten bins of the score: what was said, what was true, how many."""
+    """Return ten bins of the score: mean score, mean truth, number of rows."""
     bins = np.minimum((score * BINS).astype(int), BINS - 1)
     inside = (bins == b for b in np.unique(bins))
     return [
@@ -74,13 +74,13 @@ def calibration(score: np.ndarray, truth: np.ndarray) -> list[dict[str, float]]:
 
 
 def expected_error(bins: Sequence[dict[str, float]]) -> float:
-    """Expected calibration error: the bins' distance from the diagonal, by their size."""
+    """Return the expected calibration error: the mean |score - truth| of the bins, weighted by their rows."""
     rows = sum(b["rows"] for b in bins)
     return sum(b["rows"] * abs(b["said"] - b["true"]) for b in bins) / rows
 
 
 def figures(score: np.ndarray, truth: np.ndarray, probable: bool = True) -> Figures:
-    """Return the figures of a score; three of them only if it is a probability and does not only order."""
+    """Return a score's figures; r2, ece and mse only if the score is a probability and not just a ranking."""
     from sklearn.metrics import r2_score
 
     clipped, probable = np.clip(score, 0, 1), probable and len(truth) > 0
@@ -98,7 +98,7 @@ def figures(score: np.ndarray, truth: np.ndarray, probable: bool = True) -> Figu
 def parts(
     score: np.ndarray, rows: Rows, index: Sequence[int], probable: bool = True
 ) -> dict[str, Figures]:
-    """Return the figures of all rows, of own samples, of the other model's steps, and of each domain."""
+    """Return figures for all rows, for own samples, for the other model's steps, and for each domain."""
     truth, own = rows.target.numpy()[list(index)], rows.own[list(index)]
     masks = {"all": np.ones(len(own), dtype=bool)}
     if own.any() and not own.all():
@@ -112,7 +112,7 @@ def parts(
 def baselines(
     rows: Rows, training: Sequence[int], test: Sequence[int], seed: int
 ) -> dict[str, np.ndarray]:
-    """Scores of the test rows by what needs no perceptron."""
+    """Return the test rows' scores by baselines that need no perceptron."""
     from sklearn.linear_model import RidgeCV
 
     free, free_test = rows.free[list(training)], rows.free[list(test)]
@@ -121,7 +121,7 @@ def baselines(
     ridge.fit((free - mean) / std, rows.target.numpy()[list(training)])
     lowest = rows.lowest[list(test)]
     scores = {
-        # the less likely a token, the more a router should expect of the target
+        # for a router negated: the less likely a token, the larger the target's advantage
         "lowest log-probability": lowest if rows.advantage is None else -lowest,
         "ridge on log-probabilities": ridge.predict((free_test - mean) / std),
     }
@@ -131,13 +131,13 @@ def baselines(
 
 
 def _moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of every column, 1 for a constant one."""
+    """Return every column's mean and standard deviation (1 if it is constant)."""
     std = x.std(0)
     return x.mean(0), np.where(std < 1e-6, np.ones_like(std), std)
 
 
 def _ridge(rows: Rows, training: Sequence[int], test: Sequence[int], seed: int) -> np.ndarray:
-    """Ridge regression on the probe's own features, on as many rows as memory holds in fp32."""
+    """Score the test rows by ridge regression on the probe's features, fitted on as many rows as memory allows."""
     from sklearn.linear_model import Ridge
 
     most = max(64, min(4000, rows.limit // (8 * rows.size)))
@@ -149,7 +149,7 @@ def _ridge(rows: Rows, training: Sequence[int], test: Sequence[int], seed: int) 
     mean, std = _moments(x)
     x -= mean
     x /= std
-    # as strong as there are features: scikit-learn then solves in the smaller of the two spaces
+    # regularise more the more features there are; scikit-learn solves in the smaller space
     ridge = Ridge(alpha=float(rows.size) / math.sqrt(len(chosen)))
     ridge.fit(x, rows.target.numpy()[chosen])
     scores = np.zeros(len(rows), dtype=np.float32)

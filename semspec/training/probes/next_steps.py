@@ -1,8 +1,8 @@
-"""Ask models for the next steps of contexts, and hand the answers to a writer.
+"""Sample the next steps of contexts from models, and pass them to a writer.
 
-Models in this process answer batches: contexts go along together, turn by turn (``InTurns``). Servers
-batch by themselves: each chain goes its own way, with all samples of a context under way at a time, so that the
-server draws them over one cached prefix (``Freely``). States come pooled from the pass that reads a step.
+Models in this process answer batches: all chains advance together, turn by turn (``InTurns``). Servers batch by
+themselves: each chain advances alone, and all samples of a context are requested at once, so that the server draws
+them from one cached prefix (``Freely``). The pass that reads a step also returns its pooled states.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from semspec.training.probes.shards import GroupWriter, Plan, Sample
 from semspec.types import LOGPROBS, Answer, Context, Generate, Query, Read, What
 
 Place = tuple[Chain, int]  # a chain, and how many of its steps the context holds
-Asked = tuple[Chain, int, int]  # and which sample of this context
+Asked = tuple[Chain, int, int]  # the same, and which sample of this context
 
 
 class _Unit(ABC):
-    """Contexts that are sampled and committed together."""
+    """A unit: contexts that are sampled and committed together."""
 
     def __init__(
         self,
@@ -42,22 +42,22 @@ class _Unit(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Sample all of them."""
+        """Sample all contexts of the unit."""
 
     def _new(self, chain: Chain, turn: int) -> list[int]:
-        """Return the tokens that the chain's context lacks of its cut of this turn."""
+        """Return the tokens that extend the chain's context to its cut of this turn."""
         own = self.cuts[chain.id]
         before = own[turn - 1][1] if turn else 0
         return [token for step in chain.steps[before : own[turn][1]] for token in step]
 
     def _query(self, one: Asked, writer: str, context: Context) -> Query:
         chain, cut, number = one
-        # its own random numbers, whatever else is sampled and in whatever order
+        # a seed per sample, so that results do not depend on what else is sampled, or when
         rng = random.Random(f"{self.config.seed} {chain.id} {cut} {writer} {number}")
         return Query(self.pair.role, context, self.config.sampling, rng)
 
     def _write(self, one: Asked, writer: str, context: Context) -> Query:
-        """Have a model write a next step; of its own, the probed one's states are read meanwhile."""
+        """Let a model write a next step; if the probed model writes it, read the states in the same pass."""
         query = self._query(one, writer, context)
         query.generate = Generate(self.config.longest_unit, self.pair.boundary(), 1)
         query.purpose = "write"
@@ -68,7 +68,7 @@ class _Unit(ABC):
         return query
 
     def _judge(self, one: Asked, context: Context, step: Sequence[int]) -> Query:
-        """Have the probed model read the other one's step as a rule would."""
+        """Let the probed model read the other model's step, as a rule would."""
         query = self._query(one, "other", context)
         spans = ((0, len(step)),)
         pools = [Read(What.POOLED, spans=spans, reduce=r.reduce) for r in self.pools]
@@ -84,7 +84,7 @@ class _Unit(ABC):
         answer: Answer,
         drafted: Sequence[float] = (),
     ) -> None:
-        """Keep a step with what was read of it: log-probabilities, and pools if there are any."""
+        """Save a step with its log-probabilities and pooled states, if any."""
         chain, cut, number = one
         logprobs = [round(x, 4) for x in answer[LOGPROBS].tolist()[: len(step)]]
         text, pools = self.pair.readable(step), query.reads[1:]
@@ -96,7 +96,7 @@ class _Unit(ABC):
 
 
 class InTurns(_Unit):
-    """Batches: each chain's first chosen cut, then each one's second."""
+    """Samples in batches: first every chain's first chosen cut, then every chain's second, and so on."""
 
     def run(self) -> None:
         names = list(self.cuts)
@@ -106,13 +106,13 @@ class InTurns(_Unit):
             self._together({name: self.cuts[name] for name in names[start : start + most]}, most)
 
     def _longest(self, own: Sequence[Place]) -> int:
-        """Return the tokens of a chain's longest context."""
+        """Return the length of a chain's longest context in tokens."""
         chain, cut = own[-1]
         return len(chain.ids) + sum(map(len, chain.steps[:cut]))
 
     def _together(self, cuts: Mapping[str, Sequence[Place]], most: int) -> None:
-        """Sample these chains, with as many sessions at a time at most."""
-        # few chains: several sessions of each, so that a batch is full all the same
+        """Sample these chains, with at most ``most`` sessions at a time."""
+        # if there are few chains, open several sessions of each to fill the batch
         full = min(most, self.config.batch) // len(cuts)
         self.lanes = max(1, min(self.config.samples, full))
         self.sessions = {
@@ -133,7 +133,7 @@ class InTurns(_Unit):
                     self.pair.forget(context)
 
     def _ask(self, live: Sequence[Place], count: int, ask: Callable[[list[Asked]], None]) -> None:
-        """So many samples of each context, as many at a time as there are sessions."""
+        """Draw ``count`` samples of each context, as many at a time as it has sessions."""
         for start in range(0, count, self.lanes):
             numbers = range(start, min(start + self.lanes, count))
             asked = [(chain, cut, number) for chain, cut in live for number in numbers]
@@ -144,14 +144,14 @@ class InTurns(_Unit):
         return self.sessions[one[0].id][one[2] % self.lanes]
 
     def _own(self, asked: list[Asked]) -> None:
-        """Sample the model's own next steps."""
+        """Sample the probed model's own next steps."""
         queries = [self._write(one, "own", self._session(one)) for one in asked]
         answers = self.pair.engine.answer(queries)
         for one, query, answer in zip(asked, queries, answers, strict=True):
             self._keep(one, "own", _step(answer), query, answer)
 
     def _other(self, asked: list[Asked]) -> None:
-        """Sample the other model's next steps, and read the probed one's states of them."""
+        """Sample the other model's next steps, and read the probed model's states over them."""
         writing = [self._write(one, "other", self._session(one)) for one in asked]
         written = self.pair.other_engine.answer(writing)
         steps, own = [_step(answer) for answer in written], [_logprobs(a) for a in written]
@@ -167,12 +167,12 @@ class InTurns(_Unit):
 
 
 class Freely(_Unit):
-    """Run a plan for each chain, with ``batch`` requests at a time; a chain has one context for all its samples."""
+    """Runs one plan per chain, about ``batch`` requests at a time; all samples of a chain share one context."""
 
     def run(self) -> None:
         at_once = max(1, self.config.batch // (self.plan.own + self.plan.drafted))
         for _ in self.pair.solver.driver.run(self._plans(), at_once):
-            pass  # a chain's samples were kept as they came
+            pass  # samples are saved as they arrive
 
     def _plans(self) -> Iterable[tuple[Context, Steps[None]]]:
         for own in self.cuts.values():
@@ -197,9 +197,9 @@ class Freely(_Unit):
             self.pair.forget(context)
 
     def _prefix(self, context: Context) -> tuple[Query, ...]:
-        """Have the context read once, so that samples that come together find it in the cache."""
+        """Query the context once, so that the samples find it in the prefix cache."""
         roles = [self.pair.role, *([self.pair.other] if self.plan.drafted else [])]
-        nobody = random.Random(0)  # nothing is drawn
+        nobody = random.Random(0)  # unused: nothing is drawn
         return tuple(Query(role, context, self.config.sampling, nobody) for role in roles)
 
     def _sample(self, context: Context, asked: Sequence[tuple[str, Asked]]) -> Steps[None]:
@@ -220,11 +220,11 @@ class Freely(_Unit):
 
 
 def _step(answer: Answer) -> list[int]:
-    """Return the unit that was generated, without a token that only revealed its end."""
+    """Return the generated unit, without tokens past its end."""
     return answer.tokens[: answer.unit_ends()[0]]
 
 
 def _logprobs(answer: Answer) -> list[float]:
-    """Return the writer's own log-probabilities of the unit that it generated."""
+    """Return the writer's log-probabilities of the unit that it generated."""
     found: list[float] = answer[LOGPROBS].tolist()[: answer.unit_ends()[0]]
     return found

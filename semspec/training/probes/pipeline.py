@@ -1,4 +1,4 @@
-"""From a configuration to a probe's folder, in four stages; after a kill each one resumes."""
+"""Make a probe's folder from a configuration, in four stages that resume after a kill."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from semspec.training.probes.stages import Sampling, merge
 if TYPE_CHECKING:
     from semspec.training.probes.train import Trained
 
-CURVE = (0.12, 0.25, 0.5, 1.0)  # of the training chains: the learning curve
-GUARD = 0.002  # share of the acceptable training steps that lies below the guard
+CURVE = (0.12, 0.25, 0.5, 1.0)  # shares of the training chains, for the learning curve
+GUARD = 0.002  # share of the acceptable training steps below the guard
 
 
 def make(config: ProbeConfig, steps: Steps) -> tuple[Probe, Path]:
@@ -52,9 +52,9 @@ def make(config: ProbeConfig, steps: Steps) -> tuple[Probe, Path]:
 
 
 def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain], ModelFacts]:
-    """Do stages 1 and 2; if they are done, no model is loaded.
+    """Run stages 1 and 2; load no model if they are done.
 
-    Raises UserError if the folder was begun with other options, or a shard has not finished.
+    Raises UserError if the folder was begun with other options or a shard is not finished.
     """
     work = Sampling(config, folder)
     done = (folder / "sampled.json").exists()
@@ -79,7 +79,7 @@ def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain
 def labelled_rows(
     config: ProbeConfig, folder: Path, chains: Sequence[Chain], model: ModelFacts, steps: Steps
 ) -> Rows:
-    """Do stage 3, clustering, and return the labelled rows."""
+    """Run stage 3, clustering, and return the labelled rows."""
     into = folder / FOLDER
     contexts = (read_json(folder / "sampled.json") or {}).get("contexts")
     with steps.stage("clustering", contexts) as tell:
@@ -103,7 +103,7 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
     from semspec.training.probes.train import described, predict, tensors_of, train
 
     index = divided(rows, config.train_seed)
-    if config.train_on:  # the test keeps all domains: that is the point of a cross-domain probe
+    if config.train_on:  # the test keeps all domains: this measures transfer between domains
         for part in ("train", "validation"):
             index[part] = [i for i in index[part] if rows.domains[i] in config.train_on]
             if not index[part]:
@@ -121,7 +121,7 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
             figures = metrics.figures(score, truth)
             curve.append({"share": share, "rows": len(chosen)} | figures)
     assert made is not None
-    # a router's label is 1 where a step is bad: there is nothing to guard
+    # no guard for a router: its label is 1 for bad steps, so unknown steps need no low score
     guard = None if config.routes else _guard(rows, index["train"] + index["validation"])
     if guard is not None:
         score[rows.lowest[index["test"]] < guard["lowest"]] = 0.0
@@ -155,7 +155,7 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
 
 
 def _placed(rows: Rows, test: Sequence[int], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return features and semantic probability of some test rows."""
+    """Return features and semantic probabilities of a random selection of test rows."""
     chosen = sorted(random.Random(f"{seed} states").sample(list(test), min(PLACED, len(test))))
     held = np.empty((len(chosen), rows.size), dtype=np.float16)
     where = {row: at for at, row in enumerate(chosen)}
@@ -165,10 +165,10 @@ def _placed(rows: Rows, test: Sequence[int], seed: int) -> tuple[np.ndarray, np.
 
 
 def _guard(rows: Rows, seen: Sequence[int]) -> dict[str, float] | None:
-    """Return the log-probability below which hardly any acceptable step lay.
+    """Return the guard: the lowest log-probability below which hardly any acceptable step lies.
 
-    A perceptron may say anything about steps unlike all that it was trained on; a token that no
-    acceptable step had shows such a step, and it is scored 0.
+    A perceptron's score is arbitrary for steps unlike its training data. A step with a token less likely than the
+    guard is such a step, and is scored 0.
     """
     if not rows.features.logprobs:
         return None
@@ -182,7 +182,7 @@ def _guard(rows: Rows, seen: Sequence[int]) -> dict[str, float] | None:
 def share_of_chains(
     rows: Sequence[int], chains: Sequence[str], share: float, seed: int
 ) -> list[int]:
-    """Choose the rows of a share of the chains; a larger share holds the smaller ones."""
+    """Return the rows of a share of the chains; a larger share includes the smaller ones."""
     names = sorted({chains[i] for i in rows})
     random.Random(f"{seed} curve").shuffle(names)
     kept = set(names[: max(1, round(len(names) * share))])
@@ -210,7 +210,7 @@ def _config(
 
 
 def recorded(config: ProbeConfig, model: ModelFacts) -> dict[str, Any]:
-    """Return what the options alone decide of a probe's config."""
+    """Return those entries of a probe's config that depend only on the options."""
     features = resolve(config.features, model.layers)
     size = features.size(model.layers, model.width)
     return {

@@ -1,12 +1,12 @@
-"""Stage 2: next steps of every context, by the model itself and by the other one.
+"""Stage 2: sample next steps of every context, by the probed model and by the other one.
 
-The model that is probed continues each context ``samples`` times (SemanticSpec 3.2.1, step 1); its
-states over each step, pooled inside the pass, are the features. A rule asks a probe about steps
-that *the draft* wrote, and these may have probability 0, which own samples never show: so the
-other model writes steps at the same contexts, and the probed one reads them.
+The probed model continues each context ``samples`` times (SemanticSpec 3.2.1, step 1). Its states over each step,
+pooled inside the pass, are the features. In use, a rule asks the probe about steps of *the draft*, and these may have
+probability 0, which the model's own samples never have. So the other model also writes steps from the same contexts,
+and the probed model reads them.
 
-Contexts only grow: a chain keeps its session alive, and the next cut feeds what is new. Who is asked
-in what order is ``next_steps``.
+Contexts only grow: a chain keeps its session, and the next cut feeds only the new tokens. ``next_steps`` decides the
+order of the queries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.shards import GroupWriter, Plan, check_room, is_done
 
 FOLDER = "samples"
-UNIT = 4000  # samples that are committed together, about: what a kill costs at most
+UNIT = 4000  # samples that are committed together, about: the most that a kill loses
 
 
 def plan(config: ProbeConfig, cuts: dict[str, list[int]], layers: int, width: int) -> Plan:
@@ -48,7 +48,7 @@ def sample(
     say: Callable[[str], None] = lambda _: None,
     shard: Shard | None = None,
 ) -> None:
-    """Sample every context, or a shard's, that an earlier start has not; ``tell`` is called with the progress."""
+    """Sample all contexts, or a shard's, that no earlier start has sampled; report progress to ``tell``."""
     into = folder / FOLDER
     into.mkdir(parents=True, exist_ok=True)
     say(planned.line(check_room(into, planned.bytes)))
@@ -68,11 +68,11 @@ def units(
     cuts: dict[str, list[int]],
     shard: Shard | None = None,
 ) -> Iterator[tuple[int, list[Place]]]:
-    """Yield the contexts in the order of sampling, cut into numbered units that are committed together.
+    """Yield the contexts in sampling order, as numbered units that are committed together.
 
-    As many chains as a batch holds go along together, each one's first chosen cut, then each one's
-    second: batches stay full. A unit begins with fresh sessions, so that nothing in it depends on
-    what was done before it, and a resumed run repeats the very same passes.
+    As many chains as a batch holds advance together: the first chosen cut of each, then the second of each, so batches
+    stay full. A unit starts with fresh sessions, so it does not depend on earlier units, and a resumed run repeats
+    exactly the same passes.
     """
     chosen, numbers = [chain for chain in chains if cuts[chain.id]], count()
     for start in range(0, len(chosen), config.batch):

@@ -1,10 +1,10 @@
-"""Stage 3: which samples of a context mean the same, and so each step's semantic probability.
+"""Stage 3: cluster each context's samples by meaning, and compute every step's semantic probability.
 
-    semantic-NAME.jsonl    one line a context: clusters, and a probability for each of its samples
+    semantic-NAME.jsonl    one line per context: clusters, and a probability for each of its samples
 
-SemanticSpec 3.2.1, steps 2 and 3: the share of the model's own samples that are in a step's
-cluster. A step of the other model is clustered along, but it is no sample of this model: only own
-samples count, and its probability is 0 where none means the same.
+A step's semantic probability is the share of the model's own samples in its cluster (SemanticSpec 3.2.1, steps 2 and
+3). Steps of the other model are clustered too but do not count as samples, so their probability is 0 if no own sample
+means the same.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from semspec.training.probes.contexts import Chain
 from semspec.training.probes.settings import ClusterOptions, Nli, ProbeConfig
 from semspec.training.probes.shards import Sample
 
-SYNC = 50  # contexts between two fsyncs: what a crash costs
+SYNC = 50  # contexts between two fsyncs: the most that a crash loses
 
 
 def options(config: ProbeConfig) -> dict[str, Any]:
-    """Return the options that decide the clusters, beside the clusterer's name."""
+    """Return the options, besides the clusterer's name, that determine the clusters."""
     cluster: ClusterOptions = config.cluster
     if not isinstance(cluster, Nli):
         return {}
@@ -39,7 +39,7 @@ def options(config: ProbeConfig) -> dict[str, Any]:
 
 
 def clusterer_of(config: ProbeConfig) -> Clusterer:
-    """Return the clusterer that the options ask for; an entailment model is loaded when it is used."""
+    """Return the configured clusterer; it loads its entailment model at first use."""
     how, cluster = options(config), config.cluster
     if isinstance(cluster, Nli):
         how |= {"device": cluster.device, "batch_size": cluster.batch_size}
@@ -47,10 +47,9 @@ def clusterer_of(config: ProbeConfig) -> Clusterer:
 
 
 def try_out(config: ProbeConfig, say: Callable[[str], None], device: str = "") -> None:
-    """Have an entailment model judge one pair before anything is sampled for it to judge.
+    """Let the entailment model, if there is one, judge a pair before any sampling starts.
 
-    ``device``: another one than the options name. Raises UserError if there is no such model, it does not load
-    or gives no figures.
+    ``device`` overrides the option. Raises UserError if the model does not exist, does not load or gives no figures.
     """
     judge = clusterer_of(config)
     if isinstance(judge, Judge):
@@ -65,7 +64,7 @@ def path_of(config: ProbeConfig, folder: Path) -> Path:
 
 
 def probabilities(clusters: Sequence[int], own: Sequence[bool]) -> list[float]:
-    """Each sample's semantic probability, counted over own samples only."""
+    """Return each sample's semantic probability, counted over own samples only."""
     counted = [c for c, mine in zip(clusters, own, strict=True) if mine]
     share = dict(zip(counted, shares(counted), strict=True)) if counted else {}
     return [share.get(c, 0.0) for c in clusters]
@@ -78,7 +77,7 @@ def cluster_samples(
     folder: Path,
     tell: Callable[[int], None] = lambda _: None,
 ) -> dict[str, list[float]]:
-    """Return the probabilities of every context's samples, by context; after a kill, resume."""
+    """Return the probabilities of every context's samples, by context; resumes after a kill."""
     path = path_of(config, folder)
     cut_torn_line(path)
     kept = (value for line in whole_lines(path) if (value := parse(line)) is not None)

@@ -19,7 +19,7 @@ POOLINGS: tuple[Pooling, ...] = ("mean", "max", "last")
 
 @dataclass(kw_only=True)
 class ClusterOptions:
-    """The way in which samples of the same meaning are found."""
+    """How samples of the same meaning are found."""
 
     name: str = MISSING
 
@@ -29,7 +29,7 @@ class Nli(ClusterOptions):
     """Bidirectional entailment by an NLI model (the paper's way)."""
 
     name: str = "nli"
-    model: str = ""  # what suits the source: the embedded one, or DeBERTa
+    model: str = ""  # "": by the source, the embedded one or DeBERTa
     revision: str | None = None
     device: str = "auto"  # a GPU if there is one
     batch_size: int = 64  # pairs in a pass
@@ -93,7 +93,7 @@ FEATURES: ByName = {"paper": Paper, "last_layer": LastLayer, "plus": Plus, "logp
 
 @dataclass(kw_only=True)
 class ProbeConfig(Decoding):
-    """Everything that a probe depends on; ``python -m semspec.train_probe --help`` explains each."""
+    """All options that a probe depends on; ``python -m semspec.train_probe --help`` explains each."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     draft: Any = MISSING
@@ -123,7 +123,7 @@ class ProbeConfig(Decoding):
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-    pooling: Any = "auto"  # once composed, a list
+    pooling: Any = "auto"  # a list, once composed
     batch: int = 80
     seed: int = 0
     # 3. clustering
@@ -150,12 +150,12 @@ class ProbeConfig(Decoding):
 
     @property
     def probed(self) -> Role:
-        """The engine that is probed: ``role``, if there is a draft model."""
+        """The probed model: ``role``, but the target if there is no draft model."""
         return "draft" if self.role == "draft" and not self.draft.plain else "target"
 
     @property
     def routes(self) -> bool:
-        """Whether a router is trained: of drafted steps, by what the target's own would be worth."""
+        """True if a router is trained: it predicts the target's advantage over a drafted step."""
         return self.label == "advantage"
 
     @property
@@ -166,13 +166,13 @@ class ProbeConfig(Decoding):
 
     @property
     def learning(self) -> dict[str, Any]:
-        """Return how a perceptron learns, as the config of an artifact has it."""
+        """The perceptron's training options, as an artifact's config records them."""
         names = ("loss", "rate", "weight_decay", "dropout")
         kept = {name: getattr(self, name) for name in names}
         return kept | {"batch": self.train_batch, "seed": self.train_seed}
 
     def sampled(self) -> dict[str, Any]:
-        """Return the options that samples depend on: a folder resumes only with the same."""
+        """Return the options that samples depend on; a folder resumes only with the same ones."""
         names = (
             *("source", "data", "revision", "problems", "chains", "split", "max_new_tokens"),
             *("per_problem", "contexts", "samples", "keep", "temperature", "top_k", "top_p"),

@@ -1,11 +1,10 @@
-"""Samples on disk: pooled states in shards of safetensors, everything else in JSON lines.
+"""Samples on disk: pooled states in safetensors shards, everything else in JSON lines.
 
     samples/group-00003.00.safetensors    states [rows, poolings, layers + 1, width], fp16
-    samples/group-00003.jsonl             one line a sample; this file commits the group
+    samples/group-00003.jsonl             one line per sample; this file commits the group
 
-A group is what is sampled together. It is done or not: what a kill leaves of a group without its
-lines is overwritten. Equal batches give equal numbers, so that an interrupted run ends with the
-same bytes as one that was not.
+A group is sampled as a whole. If a kill leaves shards without the lines, the group is sampled again and overwrites
+them. Equal batches give equal numbers, so a resumed run ends with the same bytes as an unbroken one.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from semspec.storage import foreign
 from semspec.storage.files import dumps, parse, replacing, whole_lines, write_all
 
 LARGEST = 65504.0  # torch.finfo(torch.float16).max
-MARGIN = 1.1  # room that states need on a disk, as a multiple of their bytes
-SHARD = 64 * 2**20  # bytes of states that are held in memory before they are written
+MARGIN = 1.1  # disk space that states need, as a multiple of their bytes
+SHARD = 64 * 2**20  # bytes of states held in memory before they are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class Sample:
 
     chain: str
     domain: str
-    cut: int  # how many steps of the chain the context holds
-    writer: str  # own: the probed model; other: the other one
+    cut: int  # number of the chain's steps in the context
+    writer: str  # own: the probed model; other: the other model
     number: int
     text: str
     tokens: list[int]
@@ -47,7 +46,7 @@ class Sample:
 
 
 class GroupWriter:
-    """Collects one group; states go to disk as they become many, the lines at the end."""
+    """Collects one group; writes states whenever a shard is full, and the lines at the end."""
 
     def __init__(self, folder: Path, number: int, shard: int = SHARD) -> None:
         self.folder, self.name, self.shard = folder, f"group-{number:05d}", shard
@@ -55,10 +54,10 @@ class GroupWriter:
         self._bytes = self._files = 0
 
     def add(self, sample: Sample, states: Tensor | None) -> None:
-        """``states`` [poolings, layers + 1, width]; None keeps the text and the figures only."""
+        """Add a sample with its ``states`` [poolings, layers + 1, width]; None keeps only text and figures."""
         if states is not None:
             sample = replace(sample, file=self._file(), row=len(self._rows))
-            # a few dimensions of large models exceed what fp16 holds
+            # in large models a few dimensions exceed the range of fp16
             self._rows.append(states.clamp(-LARGEST, LARGEST).to(torch.float16).cpu())
             self._bytes += self._rows[-1].nbytes
         self._lines.append(sample)
@@ -77,7 +76,7 @@ class GroupWriter:
 
     def commit(self) -> None:
         self._flush()
-        # a context's samples stand together: its own first
+        # a context's samples are adjacent, the probed model's own first
         ordered = sorted(self._lines, key=lambda s: (s.chain, s.cut, s.writer != "own", s.number))
         with replacing(self.folder / f"{self.name}.jsonl") as fd:
             for line in ordered:
@@ -103,12 +102,12 @@ def read_states(folder: Path, file: str) -> Tensor:
 
 
 def state_bytes(rows: int, poolings: int, layers: int, width: int) -> int:
-    """Return the size of so many rows on disk: two bytes a number."""
+    """Return the bytes of ``rows`` rows on disk, at two bytes a number."""
     return rows * poolings * (layers + 1) * width * 2
 
 
 def check_room(folder: Path, needed: int, margin: float = MARGIN) -> str:
-    """Return the room on the disk; raises UserError if it is too little."""
+    """Return the free disk space in words; raise UserError if it is too little."""
     free = shutil.disk_usage(folder).free
     if needed * margin > free:
         raise UserError(
@@ -124,12 +123,12 @@ def gigabytes(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The amount of work, which is shown before it begins."""
+    """The amount of work, which is printed before it starts."""
 
     contexts: int
-    own: int  # samples of the model itself in a context
-    kept: int  # of these with states
-    drafted: int  # steps of the other model in a context
+    own: int  # the probed model's samples per context
+    kept: int  # those of them whose states are saved
+    drafted: int  # the other model's steps per context
     poolings: int
     layers: int
     width: int
@@ -147,7 +146,7 @@ class Plan:
         return state_bytes(self.rows, self.poolings, self.layers, self.width)
 
     def fitting(self, free: int) -> str:
-        """Name the option with which the states fit into so many bytes: the largest ``keep=``, or fewer contexts."""
+        """Return the option that makes the states fit into ``free`` bytes: the largest ``keep=``, or ``contexts=``."""
         row = state_bytes(1, self.poolings, self.layers, self.width) * MARGIN
         keep = int(free / (row * self.contexts)) - self.drafted
         if keep >= 1:

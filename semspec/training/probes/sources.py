@@ -27,16 +27,16 @@ ASKED = ("question", "prompt", "instruction", "text")
 class Question:
     """A question, and its chain of thought if the source has one."""
 
-    id: str  # also what the split into training and test goes by
+    id: str  # also the key by which train and test are split
     domain: str
     question: str
     thinking: str | None = None
 
 
 def questions(config: ProbeConfig, fits: Callable[[str], bool] | None = None) -> Iterator[Question]:
-    """``config.problems`` questions of the source, in an order that its seed decides.
+    """Yield ``config.problems`` questions of the source, in an order given by the seed.
 
-    Of a data set's only those that ``fits`` accepts.
+    From a data set, only those that ``fits`` accepts.
     """
     if config.source == "embedded":
         yield from _embedded(config)
@@ -55,7 +55,7 @@ def _embedded(config: ProbeConfig) -> Iterator[Question]:
     for number in range(config.problems):
         known = world.DOMAINS[config.domains[number % len(config.domains)]]
         domain = type(known)(*config.definitions)
-        # benchmarks draw from "SEED DOMAIN NUMBER": "probe" keeps the two apart, whatever the seeds
+        # benchmarks seed with "SEED DOMAIN NUMBER"; "probe" makes other problems, whatever the seeds
         rng = random.Random(f"probe {config.seed} {domain.name} {number}")
         problem = domain.make(rng)
         thinking = None
@@ -78,20 +78,20 @@ def _rows(config: ProbeConfig) -> Iterator[Question]:
 
 
 def commit_of(config: ProbeConfig) -> str | None:
-    """Return the commit of a data set of the Hub, which is fetched if it is not cached; None for a folder."""
+    """Return the commit of a data set on the Hub (fetching it if it is not cached); None for a folder."""
     if Path(config.data).expanduser().is_dir():
         return None
     return locate(config.data, config.revision, DATASET).name
 
 
 def first_text(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return what a row holds in the first of these columns that has a text; "" if none has."""
+    """Return the text in the first of these columns that has one; "" if none has."""
     values = (row.get(name) for name in names)
     return next((v for v in values if isinstance(v, str) and v.strip()), "")
 
 
 def _asked(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
-    """Questions alone. Of conversations (OASST1's columns) the first turns, and the English ones."""
+    """Yield questions without chains; of conversations (OASST1's columns) only English first turns."""
     found = 0
     for number, (_, row) in enumerate(numbered):
         if not isinstance(row, Mapping):

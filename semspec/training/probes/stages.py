@@ -1,9 +1,9 @@
-"""The sampling of a probe's training data as staged work: chains of thought, then samples of their contexts.
+"""Sampling a probe's training data as staged work: chains of thought, then samples of their contexts.
 
-    part-2-of-4/chains.jsonl        the chains of a shard's batches; of all, if no model writes them
-    samples/group-00005.jsonl ...   its units, beside those of the others
+    part-2-of-4/chains.jsonl        the chains of a shard's batches; all chains, if no model writes them
+    samples/group-00005.jsonl ...   its units, beside those of the other shards
 
-The choice of the contexts depends on all chains.
+The samples stage comes second because the choice of contexts depends on all chains.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from semspec.training.probes.settings import ProbeConfig, folder_of
 from semspec.training.probes.shards import Plan
 from semspec.training.probes.sources import commit_of
 
-# Behaviour of code before an option existed, if the option's default is another one
+# values of options that did not exist yet when a folder was begun, if other than today's defaults
 BEFORE: dict[str, Any] = {
     "draft.own_prompt": False,  # a draft with marks of its own read the target's template
     **dict.fromkeys(("options.append", "options.merge"), ""),  # of datastores
@@ -47,10 +47,10 @@ BEFORE: dict[str, Any] = {
 
 
 def keep_options(folder: Path, config: ProbeConfig, model: ModelFacts, **more: Any) -> None:
-    """Write config.json, or compare it with that of an earlier start.
+    """Write config.json, or compare the options with those of an earlier start.
 
-    The commit of a data set's branch that was read first is set in ``config``. The options that the engine
-    lets change (a server's address) may differ. Raises UserError if another option does.
+    Sets ``config.revision`` to the data set's commit that was read first. Raises UserError if an option differs, except
+    those that the engine allows to change (such as a server's address).
     """
     stored = stages.stored_options(folder, ("facts", "engine"))
     if config.source == "hub" and config.revision is None:
@@ -58,14 +58,14 @@ def keep_options(folder: Path, config: ProbeConfig, model: ModelFacts, **more: A
     wanted = config.sampled() | {"facts": asdict(model)} | _plain(more)
     wanted["engine"] = without_passwords(wanted["engine"])
     defaults = flat(_defaults(config, more)) | BEFORE
-    if stored and not set(stored["engine"]) <= set(wanted["engine"]):  # of another engine
+    if stored and not set(stored["engine"]) <= set(wanted["engine"]):  # begun with another engine
         defaults = {key: v for key, v in defaults.items() if not key.startswith("engine.")}
     may_change = [f"engine.{name}" for name in config.engine.may_change]
     stages.keep_options(folder, wanted, stored, defaults, may_change)
 
 
 def _defaults(config: ProbeConfig, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the default of every option; of plugins, those of the chosen one."""
+    """Return the default of every option, including the chosen plugins' options."""
     draft, engine = type(config.draft)(), type(config.engine)()
     unset = ProbeConfig(source=config.source, draft=draft, engine=engine)
     given = {name: v for name, v in more.items() if _is_options(v)}
@@ -86,17 +86,17 @@ def _probed(config: ProbeConfig) -> ModelConfig:
 
 
 def probe_facts(config: ProbeConfig) -> ModelFacts:
-    """Return the facts of the model that the probe will be bound to."""
+    """Return the facts of the probed model, to which the probe will be bound."""
     return facts_of(_probed(config))
 
 
 def facts_of(model: ModelConfig) -> ModelFacts:
-    """Return the facts of a model that an artifact is bound to."""
+    """Return a model's facts, to which an artifact is bound."""
     return read_facts(model, Text(str(model.fetch(weights=False))).fingerprint)
 
 
 class Sampling:
-    """Chains and samples of one configuration; the models are loaded when they are first needed."""
+    """Chains and samples of one configuration; loads the models when they are first needed."""
 
     product = "trains the probe"
 
@@ -114,7 +114,7 @@ class Sampling:
 
     @cached_property
     def pair(self) -> Pair:
-        """The models; UserError if the probed one does not give its states."""
+        """The loaded models; raises UserError if the probed one does not return its states."""
         pair = Pair(self.config)
         try:
             pair.check_states(self.config.pooling)
@@ -124,7 +124,7 @@ class Sampling:
         return pair
 
     def close(self) -> None:
-        if "pair" in vars(self):  # else no model has been loaded
+        if "pair" in vars(self):  # otherwise no model was loaded
             self.pair.close()
 
     def keep_options(self, folder: Path) -> None:
@@ -132,22 +132,22 @@ class Sampling:
 
     def run(self, shard: Shard, stage: str, steps: Steps) -> Mapping[str, Any]:
         own = shard.folder(self.folder)
-        if "pair" not in vars(self):  # all parts are going to be judged together, elsewhere perhaps
+        if "pair" not in vars(self):  # device="auto": clustering may run later on another machine
             try_out(self.config, steps.say, device="auto")
         if stage == "chains":
             return {"chains": len(self.write_chains(own, steps, shard))}
-        if not by_a_model(self.config):  # every shard reads all of them
+        if not by_a_model(self.config):  # every shard reads all chains
             self.write_chains(own, steps)
         return asdict(self.sample(joined(self.config, shard, self.folder), steps, shard))
 
     def write_chains(self, folder: Path, steps: Steps, shard: Shard | None = None) -> list[Chain]:
-        """Write or read all chains, or a shard's; the folder keeps them."""
+        """Return all chains, or a shard's; write those that are not in the folder yet."""
         pair, total = self.pair, None if shard else self.config.problems
         with steps.stage("chains of thought", total) as tell:
             return make_chains(self.config, pair, folder, tell.to, shard)
 
     def sample(self, chains: Sequence[Chain], steps: Steps, shard: Shard | None = None) -> Plan:
-        """Sample all contexts, or a shard's; return how many."""
+        """Sample all contexts, or a shard's; return the amount of work."""
         cuts = choose_cuts(self.config, chains, self.pair.engine.context_limit - 1)
         planned = plan(self.config, cuts, self.model.layers, self.model.width)
         if shard is not None:
@@ -163,7 +163,7 @@ class Sampling:
 
 
 def joined(config: ProbeConfig, shard: Shard, folder: Path) -> list[Chain]:
-    """Return the chains of all shards in the order of one process."""
+    """Return the chains of all shards, in the order in which one process would write them."""
     if not by_a_model(config):
         return read_chains(shard.folder(folder) / CHAINS)
     assert not lacking([shard], folder, "chains"), "samples come after chains"
@@ -177,7 +177,7 @@ def joined(config: ProbeConfig, shard: Shard, folder: Path) -> list[Chain]:
 
 
 def merge(config: ProbeConfig, shards: Sequence[Shard], folder: Path) -> list[Chain]:
-    """Write what one process would have left, and return the chains.
+    """Write the files that one process would have written, and return the chains.
 
     Raises UserError if a shard is not finished.
     """

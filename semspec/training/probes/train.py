@@ -1,4 +1,4 @@
-"""Stage 4: the perceptron learns semantic probabilities; AdamW, early stopping, seeded."""
+"""Stage 4: train the perceptron on semantic probabilities (AdamW, early stopping, seeded)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from semspec.errors import UserError
 from semspec.training.probes.dataset import Parts, Rows
 from semspec.training.probes.settings import ProbeConfig
 
-EVALUATED = 1024  # rows at a time where nothing is learned
+EVALUATED = 1024  # batch size where nothing is trained
 
 
 class Mlp(nn.Module):
-    """Trains on standardised rows; gives logits."""
+    """A perceptron over standardised rows that returns logits."""
 
     def __init__(
         self, inputs: int, hidden: Sequence[int], activation: str, dropout: float = 0.0
@@ -32,7 +32,7 @@ class Mlp(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [rows] of rows [rows, inputs]."""
+        """Return the logits [rows] of rows [rows, inputs]."""
         for i, layer in enumerate(self.layers):
             x = F.dropout(x, self.dropout, self.training)
             x = layer(x)
@@ -43,7 +43,7 @@ class Mlp(nn.Module):
 
 @dataclass(slots=True)
 class Trained:
-    """Weights and normalisation of a probe, and how they came about."""
+    """Weights and normalisation of a probe, and the course of its training."""
 
     weights: dict[str, Tensor]
     mean: Tensor
@@ -61,9 +61,9 @@ class Trained:
 
 
 def moments(rows: Rows, index: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of every feature over these rows, in one pass."""
+    """Return mean and standard deviation of every feature over these rows, in one pass."""
     count, total = 0, torch.zeros(rows.size, dtype=torch.float64)
-    shift: Tensor | None = None  # near the mean, so that squares do not cancel
+    shift: Tensor | None = None  # near the mean, to avoid cancellation in the squares
     second = torch.zeros(rows.size, dtype=torch.float64)
     for batch in rows.batches(index, EVALUATED):
         x = batch.x.double()
@@ -86,7 +86,7 @@ def train(
     config: ProbeConfig,
     tell: Callable[[int, float], None] = lambda *_: None,
 ) -> Trained:
-    """Train one probe; end after ``patience`` epochs without a better validation loss."""
+    """Train one probe; stop after ``patience`` epochs without a better validation loss."""
     torch.manual_seed(config.train_seed)
     mean, std = moments(rows, training)
     device = device_of(config.train_device)
@@ -119,13 +119,13 @@ def train(
             break
     if not made.weights:
         raise UserError("the training's loss is not a number: give a lower rate=")
-    # as the artifact stores them, so that its figures are those of what is stored
+    # round as the artifact will store them, so that its figures hold for the stored weights
     made.weights = {name: w.half().float() for name, w in made.weights.items()}
     return made
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device of the training; auto: a GPU if there is one."""
+    """Return the training device; auto is a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     elif name == "cuda" and not torch.cuda.is_available():
@@ -154,7 +154,7 @@ def validation_loss(
 
 @torch.inference_mode()
 def predict(made: Trained, rows: Rows, index: Sequence[int]) -> np.ndarray:
-    """Return the probe's probabilities of these rows, in their order."""
+    """Return the probe's probabilities for these rows, in order."""
     model, inverse = made.model(), 1 / made.std
     scores = np.zeros(len(rows), dtype=np.float32)
     for batch in rows.batches(index, EVALUATED):
@@ -165,9 +165,9 @@ def predict(made: Trained, rows: Rows, index: Sequence[int]) -> np.ndarray:
 def tensors_of(
     made: Trained, rows: Rows, score: np.ndarray, test: Sequence[int]
 ) -> dict[str, Tensor]:
-    """Return an artifact's tensors; ``score``: of the test's rows, in their order.
+    """Return an artifact's tensors; ``score`` holds the test rows' scores, in order.
 
-    To calibrate with, the held-out steps of the kind that a rule judges: the other model's, if there are any.
+    The calibration tensors take the test steps of the kind that a rule judges: the other model's, if there are any.
     """
     judged = [at for at, i in enumerate(test) if not rows.own[i]] or list(range(len(test)))
     numbers = {name: n for n, name in enumerate(sorted(set(rows.chains)))}
@@ -185,7 +185,7 @@ def tensors_of(
 def described(
     config: ProbeConfig, made: Trained, rows: Rows, index: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
-    """Return how it was trained, for an artifact's config."""
+    """Return the training record for an artifact's config."""
     return {
         **config.learning,
         "epochs": made.epochs,

@@ -1,1 +1,1 @@
-"""What stoppers are calibrated on and trained with: thinking that is watched to its natural end."""
+"""Calibrate and train stoppers on thinking that is watched to its natural end."""

@@ -1,9 +1,9 @@
-"""A head of ``stop=probe``, trained on the ends of steps of thinking that was watched.
+"""Train a head for ``stop=probe`` on the trial answers at the ends of watched steps.
 
-In the folder are::
+The folder holds::
 
-    trials.jsonl          a line a problem: what was answered at each end of a step, graded
-    states/group-00003.*  the states of the fourth problem's ends of steps, in the same order
+    trials.jsonl          one line per problem: the graded answer at the end of each step
+    states/group-00003.*  the states at the ends of the fourth problem's steps, in the same order
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from semspec.training.stopping.head_card import card
 from semspec.training.stopping.watch import tried
 
 STATES = "states"
-MEMORY = 2.0  # GiB of states that are held
+MEMORY = 2.0  # GiB of states held in memory
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a head reads: a folder's states serve heads that read the same."""
+    """What a head reads; a folder's states serve all heads that read the same."""
 
     span: str
     features: Features
 
     @classmethod
     def of(cls, span: str, pooling: str, layers: Sequence[int], config: RunConfig) -> Self:
-        """Return what the options say; raise UserError for layers or poolings that there are not."""
+        """Read the options; raise UserError for unknown layers or poolings."""
         names = tuple(pooling.strip("[]").replace(" ", "").split(","))
         if len(set(names)) < len(names) or not set(names) <= set(POOLINGS):
             raise UserError(f"pooling={pooling}: give some of {', '.join(POOLINGS)}")
@@ -61,7 +61,7 @@ class Asked:
 def keeper(
     folder: Path, problems: Sequence[BenchmarkProblem], gathering: Gathering
 ) -> Callable[[str, str], None]:
-    """Return what writes the states of a problem, by id and prompt, once it is solved."""
+    """Return a callback that saves a solved problem's states, given its id and prompt."""
     into = folder / STATES
     into.mkdir(parents=True, exist_ok=True)
     numbers = {problem.id: number for number, problem in enumerate(problems)}
@@ -76,7 +76,7 @@ def keeper(
 
 
 def labelled(folder: Path, asked: Asked, model: ModelFacts) -> Rows:
-    """Return a row for every end of a step whose answer was graded, with 1 for a right one."""
+    """Return a row for every trial answer of the problems that could be graded; the target is 1 if it was right."""
     done = {name: line for name, line in tried(folder).items() if line["right"] is not None}
     right = {
         f"{name}/{step}": [float(trial[2])]
@@ -84,7 +84,7 @@ def labelled(folder: Path, asked: Asked, model: ModelFacts) -> Rows:
         for step, trial in enumerate(line["trials"])
     }
     samples = (one for one in read_samples(folder / STATES) if one.chain in done)
-    # what is stored are the chosen layers alone
+    # only the chosen layers are stored
     whole = Features(asked.features.pooling)
     size = asked.features.size(model.layers, model.width)
     return Rows(folder / STATES, samples, right, whole.pooling, whole, size, MEMORY)
@@ -100,7 +100,7 @@ def made(
     model: ModelFacts,
     tell: Callable[[int], None] = lambda count: None,
 ) -> StopProbe:
-    """Train a head on a folder's trials; ``how`` they were written stands in its config."""
+    """Train a head on a folder's trials; ``how`` they were written goes into its config."""
     from semspec.training.probes.train import described, predict, tensors_of, train
 
     if len(hidden) != 2:
@@ -148,14 +148,14 @@ def made(
 
 
 def lengths(folder: Path, rows: Rows, index: Sequence[int]) -> np.ndarray:
-    """Return the tokens of the thinking so far: what anybody knows without a head."""
+    """Return the number of thinking tokens so far: the baseline that needs no head."""
     lines = tried(folder)
     places = (rows.contexts[i].rpartition("/") for i in index)
     return np.array([lines[name]["trials"][int(step)][0] for name, _, step in places], dtype=float)
 
 
 def seen(config: Mapping[str, Any]) -> str:
-    """Return a line about a head's figures."""
+    """Return one line with a head's figures."""
     test, between = config["metrics"]["test"]["all"], config["metrics"]["auroc_interval"]
     shown = ", ".join(f"{x:.3f}" for x in between)
     return (

@@ -1,4 +1,4 @@
-"""The card of a head of ``stop=probe``."""
+"""The card of a head for ``stop=probe``."""
 
 from __future__ import annotations
 

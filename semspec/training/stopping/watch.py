@@ -1,6 +1,6 @@
-"""Watching: a stopper scores every end of a step and never stops; what would be answered there is written and graded.
+"""Watch a stopper: it scores every end of a step but never stops; a trial answer is forced there and graded.
 
-One problem at a time is a line of ``trials.jsonl``, so that a killed command goes on where it was.
+Each finished problem is a line of ``trials.jsonl``, so a killed command resumes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILE = "trials.jsonl"
 
 @dataclass
 class Watching:
-    """Stands in for a stopper, and keeps what was tried, by prompt."""
+    """Stands in for a stopper and keeps the trials by prompt."""
 
     stop: Stopper
     solver: Solver
@@ -78,9 +78,10 @@ def watched(
     tell: Callable[[int], object],
     keep: Callable[[str, str], object] = lambda name, prompt: None,
 ) -> list[Watched]:
-    """Solve problems to their natural ends, trying answers on the way; those of an earlier start are read.
+    """Solve problems to their natural ends with trial answers on the way; read those of an earlier start.
 
-    Problems that cannot be graded are left out. ``keep`` is told id and prompt of each before it counts as done.
+    Problems that cannot be graded are left out. ``keep`` is called with each problem's id and prompt before it counts
+    as done.
     """
     file = folder / FILE
     files.cut_torn_line(file)
@@ -101,7 +102,7 @@ def watched(
 
 
 def tried(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what was written of each problem that is done, by id."""
+    """Return the line of each finished problem, by id."""
     raws = files.whole_lines(folder / FILE)
     return {line["id"]: line for raw in raws if (line := files.parse(raw))}
 

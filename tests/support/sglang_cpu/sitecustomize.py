@@ -1,23 +1,23 @@
-"""Let SGLang 0.5.23 run on a CPU from the package index alone, by stand-ins for its GPU packages.
+"""Let SGLang 0.5.23 run on a CPU with packages from the index only, by stand-ins for its GPU packages.
 
-SGLang has a CPU engine, but imports three things on the way that have no CPU build on the index.
-None of them is used by a forward pass with ``attention_backend="torch_native"``:
+SGLang has a CPU engine, but imports three things that have no CPU build on the index. A forward pass
+with ``attention_backend="torch_native"`` uses none of them:
 
-* **triton**, kernels that are only defined, never launched. SGLang brings a stand-in of its own for
-  Apple machines, where there is no triton either; here it is installed on any machine without one.
-* **sgl_kernel**, SGLang's kernels: the folder beside this file. What speculative decoding calls there is
-  written out in torch, every other function raises.
+* **triton**: its kernels are only defined, never launched. SGLang has its own stand-in for Apple
+  machines, which lack triton too; here it is installed on any machine without triton.
+* **sgl_kernel**, SGLang's kernels: the folder beside this file. The functions that speculative decoding
+  calls are implemented in torch; every other function raises.
 * two **torchvision** operators. The index's torchvision is a CUDA build whose library does not load
-  without CUDA, and its Python code then describes operators that do not exist.
+  without CUDA, and its Python code then refers to operators that do not exist.
 
-One thing is missing that no package brings: tree attention on a CPU, ``tree_attention.py``.
+One more thing comes with no package: tree attention on a CPU (``tree_attention.py``).
 
-And SGLang's processes are forked from the first one, which saves two thirds of the time that a server takes to start;
-with SEMSPEC_SPAWN=1 they are spawned, as they are on a GPU. Some of the deep tests ask for that.
+SGLang's processes are forked from the first one, which cuts a server's start time by two thirds; with
+SEMSPEC_SPAWN=1 they are spawned, as on a GPU. Some deep tests set that.
 
-Nothing else here changes what is computed. Python imports a module of this name when it starts, in
-SGLang's subprocesses too, once this folder is on PYTHONPATH; ``tests.support.sglang_env`` puts it
-there, and ``tests/sglang/test_cpu_shim.py`` says which of the three broke when a new SGLang comes.
+Nothing else here changes what is computed. Python imports a module of this name when it starts, also in
+SGLang's subprocesses, if this folder is on PYTHONPATH. ``tests.support.sglang_env`` puts it there, and
+``tests/sglang/test_cpu_shim.py`` shows which of the three breaks with a new SGLang.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unittest import mock
 
 
 def stand_in_for_triton() -> None:
-    """Runs SGLang's ``install_platform_stubs``, of which only what it does about triton is kept."""
+    """Run SGLang's ``install_platform_stubs``, but keep only its changes to triton."""
     if importlib.util.find_spec("triton") is not None:
         return
     import torch
@@ -47,7 +47,7 @@ def stand_in_for_triton() -> None:
     assert spec is not None
     assert spec.loader is not None
     stubs = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = stubs  # its dataclasses look themselves up
+    sys.modules[spec.name] = stubs  # its dataclasses look up their module
     spec.loader.exec_module(stubs)
     apple = SimpleNamespace(platform="darwin", modules=sys.modules, meta_path=sys.meta_path)
     with (
@@ -60,11 +60,11 @@ def stand_in_for_triton() -> None:
         stubs.install_platform_stubs()
 
 
-_library: Any = None  # of torch: lives as long as its operators
+_library: Any = None  # a torch library: its operators exist as long as it does
 
 
 def define_torchvision_operators() -> None:
-    """Declares the operators that are missing once torchvision has tried to load its library."""
+    """Declare the operators that are missing after torchvision has tried to load its library."""
     import torch
 
     global _library
@@ -75,14 +75,14 @@ def define_torchvision_operators() -> None:
 
 
 def hook_tree_attention() -> None:
-    """A process that imports the scheduler may run a model; SGLang applies its hooks after that."""
+    """Install tree attention in a process that imports the scheduler and so may run a model."""
     import tree_attention
 
     tree_attention.install()
 
 
 def fork_processes() -> None:
-    """Has SGLang fork its processes, which it spawns because a GPU cannot be forked: no import of 7,000 modules each."""
+    """Make SGLang fork its processes, so that each need not import 7,000 modules; it spawns them because of GPUs."""
     import multiprocessing
 
     own = multiprocessing.set_start_method
@@ -94,7 +94,7 @@ def fork_processes() -> None:
 
 
 def import_scheduler() -> None:
-    """Plugins are loaded in a server's first process alone, and have to hook what all of them will run."""
+    """Import the scheduler early: plugins load only in a server's first process, and must hook what its forks run."""
     importlib.import_module("sglang.srt.managers.scheduler")
 
 
@@ -105,8 +105,10 @@ def before_sglang() -> None:
 
 
 class JustBefore(MetaPathFinder):
-    """Finds nothing, but acts once before a module is first imported: a process without SGLang,
-    such as multiprocessing's resource tracker, pays nothing."""
+    """Finds no modules, but runs an action before a module's first import.
+
+    So a process that does not import SGLang, such as multiprocessing's resource tracker, loses no time.
+    """
 
     def __init__(self, actions: dict[str, Callable[[], None]]) -> None:
         self.actions = actions

@@ -1,7 +1,7 @@
-"""Tree attention for SGLang's ``torch_native`` backend, which has none: what lets a CPU verify drafts.
+"""Tree attention for SGLang's ``torch_native`` backend, which has none, so that a CPU can verify drafts.
 
-``sitecustomize`` puts ``around_extend`` around the backend's forward pass in every process that runs a
-model. A pass that verifies nothing goes through unchanged.
+``sitecustomize`` wraps ``around_extend`` around the backend's forward pass in every process that runs a
+model. A pass that verifies no draft is unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def around_extend(
     save_kv_cache: bool = True,
     **rest: Any,
 ) -> Any:
-    """Every node of a tree sees the text before the tree, its ancestors and itself."""
+    """Let every node of a tree attend to the text before the tree, to its ancestors and to itself."""
     if not forward_batch.forward_mode.is_target_verify():
         return original(backend, query, key, value, layer, forward_batch, save_kv_cache, **rest)
     from sglang.srt.mem_cache.memory_pool import KVWriteLoc

@@ -1,7 +1,7 @@
-"""Stands in for SGLang's kernels, which have no CPU build on the index.
+"""A stand-in for SGLang's kernels, which have no CPU build on the index.
 
-Of what speculative decoding calls on a CPU, the functions with one request after another in plain
-torch, written from what they are for; every other name imports, and raises when it is called: SGLang
+It implements the functions that speculative decoding calls on a CPU, in plain torch, one request after
+another, written from their purpose. Every other name can be imported but raises when called: SGLang
 then took a path that the CPU does not have (see sitecustomize.py).
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 def assign_req_to_token_pool_cpu(
     rows: Tensor, table: Tensor, starts: Tensor, ends: Tensor, locations: Tensor, width: int
 ) -> None:
-    """table[row, start:end] = the next locations, request after request."""
+    """Set table[row, start:end] to the next locations, request after request."""
     at = 0
     for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
         table[row, start:end] = locations[at : at + end - start].to(table.dtype)
@@ -27,7 +27,7 @@ def assign_req_to_token_pool_cpu(
 def assign_extend_cache_locs_cpu(
     rows: Tensor, table: Tensor, starts: Tensor, ends: Tensor, out: Tensor, width: int
 ) -> None:
-    """out = table[row, start:end] of every request, one after another."""
+    """Write table[row, start:end] of every request to ``out``, one after another."""
     at = 0
     for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
         out[at : at + end - start] = table[row, start:end].to(out.dtype)
@@ -35,7 +35,7 @@ def assign_extend_cache_locs_cpu(
 
 
 def fill_accept_out_cache_loc_cpu(accepted: Tensor, locations: Tensor, out: Tensor) -> None:
-    """Where the accepted nodes stand in the cache, closed up; -1 is no node."""
+    """Write the cache locations of the accepted nodes to ``out`` without gaps; -1 means no node."""
     nodes = accepted.flatten()
     nodes = nodes[nodes >= 0].long()
     out[: len(nodes)] = locations[nodes]
@@ -44,7 +44,7 @@ def fill_accept_out_cache_loc_cpu(accepted: Tensor, locations: Tensor, out: Tens
 def copy_all_layer_kv_cache_cpu(
     addresses: Tensor, strides: Tensor, targets: Tensor, sources: Tensor
 ) -> None:
-    """Moves rows within each buffer, given by address and bytes a row; all are read before any is written."""
+    """Move rows within each buffer, given by address and bytes per row; read all rows before writing any."""
     for address, stride in zip(addresses.tolist(), strides.tolist(), strict=True):
         rows = [ctypes.string_at(address + row * stride, stride) for row in sources.tolist()]
         for row, held in zip(targets.tolist(), rows, strict=True):
@@ -61,7 +61,7 @@ def verify_tree_greedy_cpu(
     retrive_next_sibling: Tensor,
     target_predict: Tensor,
 ) -> None:
-    """Walks each tree along the target's own tokens, and writes the token after the way's end."""
+    """Walk each tree along the target's own tokens, and write the path and the token after its end."""
     said, out = target_predict.flatten().tolist(), predicts.view(-1)
     parts = (candidates, retrive_index, retrive_next_token, retrive_next_sibling)
     for request, (tokens, index, child, sibling) in enumerate(

@@ -1,4 +1,4 @@
-"""As the package: what of SGLang's tree kernels speculative decoding calls on a CPU."""
+"""A stand-in for the SGLang tree kernel that speculative decoding calls on a CPU (see the package)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def reconstruct_indices_from_tree_mask(
     requests: int,
     n: int,
 ) -> None:
-    """Positions and links of trees from who sees whom: ``mask`` [requests, n, n] holds the ancestors."""
+    """Compute positions and links of trees from ``mask`` [requests, n, n], which marks each node's ancestors."""
     sees = mask.view(requests, n, n).tolist()
     for request, length in enumerate(lengths.tolist()):
         above = [[a for a in range(node) if sees[request][node][a]] for node in range(n)]
