@@ -45,7 +45,7 @@ TABLES = {
         "SGLang servers, accept=logprob, with a draft that is hardly ever right",
         CLIENTS[:3],
         ["accept=logprob"],
-        1,
+        4,  # with one question each, the slowest answer would decide
     ),
 }
 
