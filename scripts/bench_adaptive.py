@@ -1,4 +1,4 @@
-"""`make never-slower`: is drafting ever slower than not drafting? Every drafter, lossless, in turn with the target alone.
+"""`make never-slower`: check that no drafter is slower than no drafts: each, lossless, in turn with the target alone.
 
     python scripts/bench_adaptive.py [--drafters lm suffix] [--texts synthetic editing] [--problems 8]
     python scripts/bench_adaptive.py --at-once 4 16      the second table: several problems at a time (adaptive_crowd.py)

@@ -1,4 +1,4 @@
-"""`make certificates`: is the speculation of llama.cpp and OpenVINO GenAI lossless?
+"""`make certificates`: check whether the speculation of llama.cpp and OpenVINO GenAI is lossless.
 
     python scripts/certify_rivals.py [--detect 0.15] [--engines llama.cpp openvino]
     python scripts/certify_rivals.py --check      send nothing; print what is out of date
