@@ -39,7 +39,7 @@ def noisy(weights: Weights, share: float, seed: int) -> Weights:
 
 
 def scaled(weights: Weights, sharpness: float) -> Weights:
-    """Return weights that scale a model's logits by a factor, in 32 bits to avoid rounding."""
+    """Return the weights of the model with its logits scaled by ``sharpness``, in 32 bits to avoid rounding."""
     return weights | {LAST_NORM: weights[LAST_NORM].float() * sharpness}
 
 

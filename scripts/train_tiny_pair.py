@@ -1,15 +1,15 @@
-"""Trains the embedded pair in ``hub_artifacts/`` from nothing, on a CPU, seeded.
+"""Train the embedded pair in ``hub_artifacts/`` from scratch, on a CPU, seeded.
 
     python scripts/train_tiny_pair.py --work /tmp/tiny --out hub_artifacts
 
-Stages, each resumed after a kill (a finished stage leaves a folder in ``--work``). The draft is a
+Stages resume after a kill (a finished stage leaves a folder in ``--work``). The draft is a
 two-layer model that learns to compute (drill rows early, whole solutions late) and is stopped
-early: it looks up the latest value well and older ones badly, so its errors are errors of meaning.
-The target begins with rows of nothing but values to recall, until an induction head has formed,
+early: it recalls the latest value well and older ones badly, so its errors are errors of meaning.
+The target begins with rows of only values to recall, until an induction head has formed,
 learns the rest with two layers, and is then *grown*, 2 -> 6 -> 24, by copying blocks whose
-output projections start at zero, so that every growth keeps the function. On one busy core
+output projections start at zero, so that growing does not change the function. On one busy core
 the draft took 35 minutes and the target 70. Shallow models learn
-several times faster per second than deep ones, which is what makes a deep target cheap.
+several times faster per second than deep ones, which makes a deep target cheap.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CONNECTIVES = ("gives", "makes", "leaves", "is", "so", "obtain", "get")
 
 @dataclass(frozen=True)
 class Stage:
-    """One leg of the training; ``grown_from`` and ``layers`` say from what it starts."""
+    """One leg of the training; ``grown_from`` and ``layers`` say what it starts from."""
 
     name: str
     seed: int  # added to the seed of the whole
@@ -110,7 +110,7 @@ DRAFT, DOUBTFUL_DRAFT = "d5", "t3"
 
 
 def prompt(question: str) -> str:
-    """As the chat template writes it, the thinking opened."""
+    """Return the prompt as the chat template renders it, with the thinking opened."""
     return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{world.THINK_OPEN}"
 
 
@@ -119,20 +119,20 @@ def draw_domain(rng: random.Random, weekdays: float) -> world.Domain:
 
 
 def solved(rng: random.Random, domain: Any) -> tuple[Any, list[str]]:
-    """A problem, and the steps of its solution."""
+    """Return a problem and the steps of its solution."""
     problem = domain.make(rng)
     return problem, world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
 
 
 def task_row(rng: random.Random, task: Any) -> Row:
-    """A problem and its solution."""
+    """Return a problem and its solution."""
     problem = task.make(rng)
     solution = world.render_solution(problem, task.solve(rng, problem))
     return prompt(problem.question), solution.removeprefix(world.THINK_OPEN) + "<|im_end|>"
 
 
 def solution_row(rng: random.Random, weekdays: float, style: world.Style = PLAIN) -> Row:
-    """A problem and its solution, in which mistakes are read and taken back, but not learned."""
+    """Return a problem and its solution, in which mistakes are read and taken back, but not learned."""
     domain = draw_domain(rng, weekdays)
     problem = domain.make(rng)
     turn = world.render_solution(problem, domain.solve(rng, problem, style))
@@ -148,7 +148,7 @@ def solution_row(rng: random.Random, weekdays: float, style: world.Style = PLAIN
 
 
 def drill_row(rng: random.Random, weekdays: float, spread: float = 0.0) -> Row:
-    """Values to look up and to compute, without the rest: only values are learned from it."""
+    """Return values to look up and to compute, without the rest; only values are learned from it."""
     domain = draw_domain(rng, weekdays)
     letters = rng.sample(LETTERS, len(LETTERS))
     facts_only = rng.random() < (0.2 if spread else 0.5)
@@ -180,7 +180,7 @@ def drill_row(rng: random.Random, weekdays: float, spread: float = 0.0) -> Row:
 
 
 def recall_row(rng: random.Random, weekdays: float) -> Row:
-    """Values that are said once and then asked for, in any order and among a few words."""
+    """Return values that occur once and are then queried, in any order and among a few words."""
     domain = draw_domain(rng, weekdays)
     names = rng.sample(LETTERS, rng.randint(4, 10))
     values = {v: domain.draw_value(rng) for v in names}
@@ -244,7 +244,7 @@ class Rows:
         self.is_value[[ids[t] for t in digits + days if t in ids]] = True
 
     def encode(self, rows: list[Row]) -> list[Encoded]:
-        """Token ids of a row, and which of them are learned."""
+        """Return the token ids of a row, and which of them are learned."""
         parts = [part for row in rows for part in row]
         ids = iter(self.tokenizer(parts)["input_ids"] if parts else ())
         encoded = []
@@ -319,7 +319,7 @@ def configuration(
 
 
 def grow(source: LlamaForCausalLM, target: LlamaForCausalLM) -> None:
-    """Copies every block of ``source`` r times; all but the first copy add nothing at first."""
+    """Copy every block of ``source`` r times; all but the first copy add nothing at first."""
     repeat = target.config.num_hidden_layers // source.config.num_hidden_layers
     grown: dict[str, torch.Tensor] = {}
     for key, value in source.state_dict().items():
@@ -357,7 +357,7 @@ def fit(
     batches: Iterator[tuple[torch.Tensor, torch.Tensor]],
     is_value: torch.Tensor,
 ) -> float:
-    """Trains on ``stage.steps`` batches of (inputs, labels); values count three times. Seconds."""
+    """Train on ``stage.steps`` batches of (inputs, labels); values have triple weight. Return the seconds."""
     model.train()
     optimizers = for_blocks(model, ".layers.", (stage.matrix_rate, stage.other_rate))
     started, tokens = time.perf_counter(), 0
@@ -395,7 +395,7 @@ def export(source: Path, folder: Path, tokenizer: PreTrainedTokenizerFast, seed:
 
 
 def ship(model: LlamaForCausalLM, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    """A model in transformers' format, 16 bits wide, with its tokenizer."""
+    """Write a model in transformers' format, in 16 bits, with its tokenizer."""
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.to(torch.bfloat16)
@@ -405,7 +405,7 @@ def ship(model: LlamaForCausalLM, folder: Path, tokenizer: PreTrainedTokenizerFa
 
 
 def ancestry(name: str) -> list[Stage]:
-    """A stage and all that it was grown from, in order."""
+    """Return a stage and all stages that it was grown from, in order."""
     stage = next(s for s in STAGES if s.name == name)
     return [*(ancestry(stage.grown_from) if stage.grown_from else []), stage]
 
