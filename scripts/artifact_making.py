@@ -51,7 +51,7 @@ def _facts(name: str, changed: int) -> ModelFacts:
 def stages(work: Path, label: str, *depends: Any) -> Path:
     """Return the folder for a script's stages, named after what they depend on.
 
-With a changed constant or another model, nothing made earlier is reused.
+    With a changed constant or another model, nothing made earlier is reused.
     """
     return work / f"{label}-{digest({'depends': depends})}"
 

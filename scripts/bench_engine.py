@@ -42,7 +42,7 @@ def bench_engine(
 ) -> dict[str, Any]:
     """Measure one model in milliseconds: the lowest of several runs, since other work can only add to it.
 
-For contexts beyond its limit, a copy of the model has a higher limit.
+    For contexts beyond its limit, a copy of the model has a higher limit.
     """
     with tempfile.TemporaryDirectory() as temporary:
         at = _roomy_copy(folder, Path(temporary), max([*contexts, 512]) + tokens + 1)

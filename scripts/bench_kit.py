@@ -76,7 +76,7 @@ def sparse_store(text: Sequence[int]) -> SparseStore:
 class States:
     """A target's last states by the token that comes next, and the keys made from them.
 
-Key and state of a place are near the centre of the next token, so that neighbours continue alike.
+    Key and state of a place are near the centre of the next token, so that neighbours continue alike.
     """
 
     def __init__(self, vocabulary: int, width: int) -> None:

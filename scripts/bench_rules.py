@@ -113,7 +113,7 @@ def measured(rounds: int, vocabulary: int, width: int) -> Iterator[dict[str, Any
         sessions = {name: rule.open(kit) for name, rule in rules(width).items()}
         for number in range(rounds):
             draft = passes.draft(number, parents, rng)
-            for name, session in sessions.items():  # in turn, so that the load of the machine affects all alike
+            for name, session in sessions.items():  # in turn: load affects all alike
                 if name == "fuzzy" and draft.probs is None:
                     continue
                 took.setdefault(name, []).append(judging(session, passes, number, draft))

@@ -80,7 +80,7 @@ class Scored:
 def figures(one: Scored, usual: Scored, true: Scored, right: np.ndarray, groups: Sequence[str]) -> Figures:  # fmt: skip
     """Return the figures of one way to score steps, and its difference from the usual one on the same steps.
 
-``true``: the semantic probabilities to correlate ranks with.
+    ``true``: the semantic probabilities to correlate ranks with.
     """
 
     def change(figure: Callable[[Scored, list[int]], float | None]) -> Figures:

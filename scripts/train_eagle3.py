@@ -51,7 +51,7 @@ def unrolled(steps_keys: list[Tensor], steps_values: list[Tensor]) -> Attend:
         seen = torch.ones(n, n, dtype=torch.bool).tril(-step)
         scores = [(q @ steps_keys[0].mT * scale).masked_fill(~seen, -1e9)]
         for m in range(1, step + 1):
-            own = steps_keys[m].roll(step - m, -2)  # positions that wrap around are never learned from
+            own = steps_keys[m].roll(step - m, -2)  # wrapped positions are not learned
             scores.append((q * own).sum(-1, keepdim=True) * scale)
         weights = torch.cat(scores, -1).softmax(-1)
         out = weights[..., :n] @ steps_values[0]
