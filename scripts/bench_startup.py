@@ -65,7 +65,7 @@ def _ready(asking: http.client.HTTPConnection) -> bool:
 def _cpu_seconds(process: int) -> float:
     """Return the CPU seconds of a running process, from Linux's /proc."""
     line = Path(f"/proc/{process}/stat").read_text()
-    fields = line.rpartition(")")[2].split()  # the name may contain spaces
+    fields = line.rpartition(")")[2].split()  # from the third on: names may have spaces
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
