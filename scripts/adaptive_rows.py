@@ -37,7 +37,7 @@ DRAFTERS = {
     "hybrid, suffix+lm": ("draft=hybrid", "sources=suffix+lm"),
     "hybrid, suffix+eagle3": ("draft=hybrid", "sources=suffix+eagle3"),
 }
-# these need no draft model, head or corpus of the target: run on texts that repeat themselves, with the target that writes such
+# these need no draft model, head or corpus of the target; on repetitive texts the target is the one that writes them
 COPYING = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
 TEXTS = {
     "synthetic": "Chains of thought, which repeat little",

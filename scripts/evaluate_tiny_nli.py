@@ -26,7 +26,7 @@ from semspec.artifacts.inspection import seal
 from semspec.probes.cluster import Nli, Oracle, agreement, normal
 from semspec.storage.files import write_json
 
-SEED = 20261124  # of contexts and samples; training used others, and its errors were read on others
+SEED = 20261124  # seed of contexts and samples; training and its error analysis used others
 TEMPERATURES = (0.6, 1.0)
 CONTEXTS, SAMPLES = 200, 20
 SOURCES = ("tiny-target", "tiny-draft")

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tests.support.sglang_servers import Mortal
 
 WHOLE = 10_000  # requests of a run whose figures are kept, at least
-LAST = 300  # tokens of each answer that is under way at the end
+LAST = 300  # tokens of each answer that is in progress at the end
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,8 +147,8 @@ def train(
         if len(wanted) == 2:
             parameters[name] = torch.randn(wanted) * wanted[1] ** -0.5
     parameters["lm_head.weight"] = teacher[ids].clone()
-    # a few numbers of a high layer are larger than others by a thousand times: trained without, and
-    # divided out in what is written
+    # a few numbers of a high layer are a thousand times larger than others: training divides by these
+    # sizes, and the written weights include the division
     sizes = torch.stack([r.states[:, :-1].float().pow(2).mean(0) for r in rows]).mean(0).sqrt()
     maps = {"d2t": ids - torch.arange(len(ids)), "t2d": torch.zeros(spec.vocabulary).bool()}
     maps["t2d"][ids] = True

@@ -52,7 +52,7 @@ class Stage:
     matrix_rate: float
     other_rate: float
     constant: float  # share of the steps before the rate falls
-    floor: float  # what the rate falls to, relative
+    floor: float  # final rate, relative to the peak
     claims: float = 1.0  # weight of the claims beside the label
     swaps: float = 0.0  # how often two operands' values are swapped, where something differs
     weekdays: float = 0.4  # share of that domain

@@ -52,7 +52,7 @@ CHAT_TEMPLATE = """\
 {{- '<|im_start|>assistant\\n<think>\\n' -}}
 {%- endif -%}
 """
-# of chains that make mistakes, doubt, check and go back, as reasoning models' do (--doubting); they review at
+# style of chains that make mistakes, doubt, check and go back, as reasoning models do (--doubting). They review at
 # length, and often leave the answer to be looked up, so that thinking can be too long and can be cut short
 DOUBTING = world.Style(recap=0.15, mistake=0.12, late=0.3, check=0.12, review=0.85, unstated=0.5)
 Row = tuple[str, ...]
@@ -75,7 +75,7 @@ class Stage:
     other_rate: float
     warmup: int
     constant: float  # share of the steps before the rate falls
-    floor: float  # what the rate falls to, relative
+    floor: float  # final rate, relative to the peak
     grown_from: str = ""
     spread: float = 0.0  # share of drill lines as long as a step: look-ups far back
     bias: bool = False  # biases in attention: a head for "the token before" is learned with them
@@ -96,7 +96,7 @@ STAGES = (
     Stage("t3", 6, 2, 2000, 4, 8, 0.40, 4e-3, 3e-3, 20, 0.7, 0.2, "t2", 0.2, True),
     Stage("t6", 3, 6, 250, 12, 2, 0.40, 3e-3, 2e-3, 20, 0.7, 0.4, "t3", 0.5, True),
     Stage("r6", 7, 6, 600, 6, 2, 0.25, 3e-3, 2e-3, 20, 0.7, 0.3, "t6", 0.5, True, 5),
-    # recall again: a second head is needed for the second digit, and takes its time
+    # recall again: the second digit needs a second head, which takes time to form
     Stage("s6", 9, 6, 900, 1, 0, 0.05, 4e-3, 2e-3, 20, 0.8, 0.3, "r6", 0.5, True, 12),
     Stage("u6", 10, 6, 120, 12, 0, 0.35, 2.5e-3, 1.5e-3, 20, 0.5, 0.2, "s6", 0.5, True, 2),
     Stage("v6", 12, 6, 450, 14, 0, 0.40, 3e-3, 2e-3, 20, 0.3, 0.05, "u6", 0.0, True, 2),
@@ -372,7 +372,7 @@ def fit(
         truth = labels[:, 1:][learned]
         loss = F.cross_entropy(logits.float(), truth, reduction="none")
         value = is_value[truth]
-        weight = torch.where(value, 3.0, 1.0)  # the values are where meaning is
+        weight = torch.where(value, 3.0, 1.0)  # the values carry the meaning
         factor = falling(step, stage.steps, stage.warmup, stage.constant, stage.floor)
         optimizers.step((loss * weight).sum() / weight.sum(), factor)
         losses.append((loss.detach().mean().item(), loss.detach()[value].mean().item()))
