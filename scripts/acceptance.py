@@ -1,13 +1,13 @@
 """Freeze the accepted length of every drafter with every rule into results/acceptance.json, with intervals.
 
     python scripts/acceptance.py                     measure all, write the file (minutes)
-    python scripts/acceptance.py --only "suffix"     only what has this in its name; the others stay as they are
-    python scripts/acceptance.py --missing           only what the file lacks: goes on after a kill
-    python scripts/acceptance.py --check             measure, and say what has fallen below its interval
+    python scripts/acceptance.py --only "suffix"     only combinations with this in their name; the others stay
+    python scripts/acceptance.py --missing           only what the file lacks: resumes after a kill
+    python scripts/acceptance.py --check             measure, and report what has fallen below its interval
 
-The combinations are those of ``make tables``, on fixed problems and seeds. The accepted length (tau) is the tokens of a
-verification: kept ones and the rule's own. Its interval is a bootstrap over problems, and at least 5 % wide on
-either side: drawing in another order is no loss. tests/integration/test_acceptance.py holds the code to it.
+The combinations are those of ``make tables``, on fixed problems and seeds. The accepted length (tau) is the number of
+tokens per verification: kept ones and the rule's own. Its interval is a bootstrap over problems, at least 5 % wide on
+either side, so that drawing in another order does not count as a loss. tests/integration/test_acceptance.py holds the code to it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ FIXED = [
     "plain=false",
 ]
 WIDTH = 0.05  # of the interval at least, on either side
-FIRST = ("/lossless", "/greedy", "/logprob")  # the rules that are measured before all others
+FIRST = ("/lossless", "/greedy", "/logprob")  # rules that are measured first
 Row = dict[str, Any]
 
 
 def combinations(
     only: Sequence[str] = (), but: Container[str] = ()
 ) -> Iterator[tuple[str, RunConfig]]:
-    """Yield everything that fits together, by name: "token/suffix/lossless"."""
+    """Yield every valid combination with its name: "token/suffix/lossless"."""
     found: list[tuple[str, experiments.Job]] = []
     for level, experiment in LEVELS.items():
         for job in experiments.jobs(experiments.load(experiment), "tiny", FIXED):
@@ -94,7 +94,7 @@ def measure(config: RunConfig, engines: Engines) -> Row | None:
 def measure_all(
     only: Sequence[str] = (), but: Container[str] = ()
 ) -> Iterator[tuple[str, Row | None]]:
-    """Yield the accepted length of each combination; those that cannot be bound here are left out."""
+    """Yield the accepted length of each combination; skip those that cannot be bound here."""
     with Engines() as engines:
         for name, config in combinations(only, but):
             with contextlib.suppress(UserError):
@@ -102,7 +102,7 @@ def measure_all(
 
 
 def fallen(known: Row, found: Row | None) -> bool:
-    """Say whether an accepted length is below its interval; a higher one is no fault."""
+    """Return whether an accepted length is below its interval; a higher one is fine."""
     return found is None or found["tau"] < known["interval"][0]
 
 
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         low, high = found["interval"]
         print(f"{name:60} {found['tau']:6.3f} [{low:.3f}, {high:.3f}]", flush=True)
         kept[name] = found
-        if not options.check:  # each at once: a kill loses one
+        if not options.check:  # each at once, so that a kill loses one
             write_json(FILE, {"settings": settings, "accepted": dict(sorted(kept.items()))})
     if options.check:
         sys.exit(f"below their intervals: {', '.join(below)}" if below else 0)

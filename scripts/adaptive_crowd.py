@@ -1,7 +1,7 @@
-"""The other table of `make never-slower`: several problems under way at a time, where the passes are shared.
+"""The second table of `make never-slower`: several problems at a time, which share passes.
 
-The target alone has as many under way. Groups of so many problems begin together, and the next group begins when the last
-answer of the one before is there, as in a run: at a group's end fewer and fewer are left.
+The target alone runs as many at a time. Problems begin in groups of that size, and the next group begins when the last
+answer of the previous one is finished, as in a run: towards a group's end fewer and fewer are left.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ WHOLE: dict[str, list[Any]] = {
     "temperatures": [0.0],
     "at_once": [4, 16],
 }
-MANY = 4  # times as many problems as of a row with one at a time, and so many groups at least
+MANY = 4  # times as many problems as in a row with one at a time, and the minimum of groups
 
 
 def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
-    """Measure each drafter on each kind of text, with each number of problems under way."""
+    """Measure each drafter on each kind of text, with each number of problems at a time."""
     found: dict[str, Any] = {}
     columns = ("at_once", "drafters", "texts", "temperatures")
     for size, name, kind, temperature in product(*(of[column] for column in columns)):
@@ -59,7 +59,7 @@ def _key(size: int, name: str, kind: str, temperature: float) -> str:
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """Return what stands between the page's marks."""
+    """Return the text between the page's marks."""
     rows, of = found["rows"], found["of"]
     lines = [
         f"{len(rows)} rows, {MANY * of['problems']} problems each and {MANY} groups at least ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways,"
@@ -76,7 +76,7 @@ def text(found: Mapping[str, Any]) -> str:
 def _table(
     rows: Mapping[str, Any], of: Mapping[str, Any], kind: str, temperature: float
 ) -> list[str]:
-    """Return the table of one kind of text: drafters, and the numbers of problems under way beside each other."""
+    """Return the table of one kind of text: a row per drafter, a column per number of problems at a time."""
     headings = [
         heading
         for size in of["at_once"]

@@ -1,6 +1,6 @@
-"""The third table of `make never-slower`: the rows that the first one has below the aim again, in longer runs.
+"""The third table of `make never-slower`: the rows of the first one that missed the aim, in longer runs.
 
-What a run loses by learning, it loses once. Each turn here has ``LONGER`` times as many problems, and the same rows show what is left of it.
+What a run loses by learning, it loses once. Each turn here has ``LONGER`` times as many problems and shows how much of that loss remains.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONGER = 4
 
 
 def first_table() -> dict[str, Any]:
-    """Return the rows that the first table has below the aim."""
+    """Return the rows of the first table that are below the aim."""
     at = ROOT / "results/never-slower.json"
     if not at.exists():
         raise UserError(f"{at} is not there: run make never-slower first")
@@ -52,7 +52,7 @@ def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """Return what stands between the page's marks."""
+    """Return the text between the page's marks."""
     rows, of, before = found["rows"], found["of"], first_table()
     together = {"groups": [group for row in rows.values() for group in row["groups"]]}
     return "\n".join(

@@ -1,4 +1,4 @@
-"""A row of `make never-slower`: one drafter on one kind of text, in turn with the target alone, and what its figures say."""
+"""A row of `make never-slower`: one drafter on one kind of text, in turn with the target alone, and its figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DRAFTERS = {
     "hybrid, suffix+lm": ("draft=hybrid", "sources=suffix+lm"),
     "hybrid, suffix+eagle3": ("draft=hybrid", "sources=suffix+eagle3"),
 }
-# that need no draft model, head or corpus of the target's: on texts that repeat themselves, of the target that writes such
+# these need no draft model, head or corpus of the target; on repetitive texts the target is the one that writes them
 COPYING = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
 TEXTS = {
     "synthetic": "Chains of thought, which repeat little",
@@ -45,10 +45,10 @@ TEXTS = {
     "grounded": "Facts quoted from a paragraph",
     "periodic": "A phrase over and over",
 }
-OWN = "synthetic"  # what the embedded pair was trained for; on the others its drafts are hardly ever right
+OWN = "synthetic"  # what the embedded pair was trained for; its drafts are almost always wrong on the others
 PERIODS = ("a b ", "one two three ", "x=1; ", "Monday ", "to be or not ", "7 + 7 = 14, ")
-WANTED = 0.97  # of the target's own speed, at least
-SMALL = 4  # times as many problems for the embedded copier: its answers take a tenth of the target's seconds
+WANTED = 0.97  # the aim: at least this share of the target's own speed
+SMALL = 4  # times as many problems for the embedded copier: its answers take a tenth of the target's time
 PROMPTS = 3  # times that a prompt is read by itself
 CLOCKS = ("wall", "cpu")
 Groups = Sequence[Mapping[str, float]]
@@ -75,21 +75,21 @@ def measured_or_kept(
     given: Mapping[str, Any],
     engines: Engines,
 ) -> dict[str, Any]:
-    """Return a row that was kept, or measure it; say what it is."""
+    """Return the saved row, or measure it; print which row it is."""
     row = kept.part(key, lambda: measured(name, text, temperature, given, engines))
     print(f"{key}: {speed(row)[0]:.2f}x, by CPU time {speed(row, 'cpu')[0]:.2f}x", flush=True)
     return row  # type: ignore[no-any-return]
 
 
 def copied(name: str, text: str) -> bool:
-    """Tell whether the embedded copier writes the texts of a row."""
+    """Return whether the embedded copier writes the texts of a row."""
     return text != OWN and name in COPYING
 
 
 def measured(
     name: str, text: str, temperature: float, given: Mapping[str, Any], engines: Engines
 ) -> dict[str, Any]:
-    """Solve problems in both ways in turn; return seconds, tokens and equal texts of each group of them."""
+    """Solve problems both ways in turn; return seconds, tokens and equal texts of each group."""
     copier = ["model=tiny-copier"] * copied(name, text)
     more = SMALL if copier else 1
     options = [*copier, *DRAFTERS[name], "accept=lossless", "split=token"]
@@ -144,19 +144,19 @@ def _solver(options: list[str], engines: Engines) -> Solver:
 def _timed(
     solver: Solver, problems: Sequence[BenchmarkProblem], mode: str, budget: int | None = None
 ) -> tuple[float, float, list[Any]]:
-    """Solve problems; return the seconds by the wall and of the processor, and what came of it."""
+    """Solve problems; return wall seconds, CPU seconds and the solutions."""
     cpu, wall = time.process_time(), time.perf_counter()
     done = list(solver.solve(problems, mode, budget))  # type: ignore[arg-type]
     return time.perf_counter() - wall, time.process_time() - cpu, done
 
 
 def speed(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, Interval | None]:
-    """Return how many times as fast as the target alone a question is answered, with its interval over problems."""
+    """Return the speed-up over the target alone from question to answer, with its interval over problems."""
     return resampled(row["groups"], partial(_from_question_to_answer, clock=clock))
 
 
 def _from_question_to_answer(groups: Groups, clock: str) -> float:
-    """Return the target's own seconds over those with drafts, for texts as long as the target's own."""
+    """Return the target's seconds over those with drafts, scaled to texts as long as the target's."""
 
     def total(what: str) -> float:
         return math.fsum(group[what] for group in groups)
@@ -166,7 +166,7 @@ def _from_question_to_answer(groups: Groups, clock: str) -> float:
 
 
 def answer_alone(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, Interval | None]:
-    """Return the same by seconds a token of the answers alone, without the prompt's own pass."""
+    """Return the speed-up by seconds per token of the answers alone, without the prompt's pass."""
     ways = ("speculative", "plain")
     return rate_ratio(
         [
@@ -177,14 +177,14 @@ def answer_alone(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, In
 
 
 def spoken(row: Mapping[str, Any], clock: str = "wall") -> str:
-    """Return a row's figure with its interval, and that of the answers alone."""
+    """Return a row's speed-up with its interval, and that of the answers alone, as text."""
     value, bounds = speed(row, clock)
     ends = f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""
     return f"{value:.2f}x{ends} ({answer_alone(row, clock)[0]:.2f}x)"
 
 
 def missed(rows: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the rows whose figure is below the aim by the wall clock."""
+    """Return the rows whose wall-clock speed-up is below the aim."""
     return [row for row in rows.values() if speed(row)[0] < WANTED]
 
 
@@ -196,7 +196,7 @@ def drafts_told(row: Mapping[str, Any]) -> str:
 
 
 def summary(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return what a table's rows come to: the median, the least, how many are below the aim, and the greedy texts."""
+    """Return a table's summary: the median, the lowest, how many rows miss the aim, and the greedy texts."""
     speeds = {key: speed(row)[0] for key, row in rows.items()}
     least = min(speeds, key=speeds.__getitem__)
     low = missed(rows)

@@ -1,4 +1,4 @@
-"""How `make artifacts` makes probes, datastores and calibrations, and what their files have to say then."""
+"""How `make artifacts` makes probes, datastores and calibrations, and what their files must then contain."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def of_probe(name: str, folder: Path) -> Wanted:
 
 
 def of_steps(config: ProbeConfig) -> dict[str, Any]:
-    """Return what a calibration says of its steps."""
+    """Return the expected record of a calibration's steps."""
     problems = config.problems * config.per_problem
     how = calibrate_risk.drawn(config)
     return {"steps": problems * config.drafted, "problems": config.problems, **how}
@@ -73,7 +73,7 @@ def make_probe(name: str, work: Path, made: Path) -> list[list[str]]:
 
 
 def of_cards(folder: Path) -> Wanted:
-    """Return what the card of each probe says of right and wrong steps, ``folder`` being the folder of all."""
+    """Return what each probe's card says of right and wrong steps; ``folder`` holds all probes."""
     digests = {path.name: Probe.load(str(path)).digest for path in sorted(folder.glob("probe-*"))}
     wanted: dict[str, Any] = {}
     for name in (probes.made(name) for name in probes.PROBES if name != "router"):

@@ -1,4 +1,4 @@
-"""What the table of `make artifacts` is made of: one artifact's commands, and what it has to say when it is made."""
+"""An entry of the table of `make artifacts`: one artifact's commands, and what its files must then contain."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from semspec.storage.digest import digest
 TRAINING, EVALUATION = "training.json", "evaluation.json"
 Wanted = Mapping[str, Any]
 """By file, what it has to say; of an object no more than the named properties, of a card parts of its text."""
-HERE = Path(ModelConfig(path=f"{EMBEDDED}tiny-target").location).parent  # what all scripts read
+HERE = Path(ModelConfig(path=f"{EMBEDDED}tiny-target").location).parent  # read by all scripts
 TARGET, DRAFT = "tiny-target", "tiny-draft"
 BOTH = (TARGET, DRAFT)
 
 
 @dataclass(frozen=True)
 class Making:
-    """An artifact: how it is made, and what it has to say then."""
+    """An artifact: how it is made, and what its files must then contain."""
 
     name: str
     needs: tuple[str, ...]
@@ -49,9 +49,9 @@ def _facts(name: str, changed: int) -> ModelFacts:
 
 
 def stages(work: Path, label: str, *depends: Any) -> Path:
-    """Return a folder for what a script keeps of its stages, which belongs to what they depend on.
+    """Return the folder for a script's stages, named after what they depend on.
 
-    With a changed constant, or another model, nothing of before is taken up.
+    With a changed constant or another model, nothing made earlier is reused.
     """
     return work / f"{label}-{digest({'depends': depends})}"
 
@@ -65,7 +65,7 @@ def command(module: str, *options: str) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Return a value as JSON represents it."""
     return json.loads(json.dumps(value))
 
 
@@ -79,7 +79,7 @@ def copying(source: Path, out: Path) -> list[str]:
 
 
 def weights() -> list[str]:
-    """Return what both models of the pair are known by."""
+    """Return the identities of both models of the pair."""
     return [facts(name).fingerprint for name in ("tiny-target", "tiny-draft")]
 
 

@@ -1,4 +1,4 @@
-"""How `make artifacts` makes models and heads, and what their files have to say then."""
+"""How `make artifacts` makes models and heads, and what their files must then contain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from semspec.rules.rsd import Rsd
 
 
 def shape(config: Any) -> dict[str, Any]:
-    """Return what a script says of a model's architecture, beside transformers' own defaults."""
+    """Return a model's architecture as a script sets it, without transformers' own defaults."""
     said = config.to_diff_dict()
     without = {"transformers_version", "dtype", "architectures", "rope_theta", "rope_parameters"}
     kept = {name: value for name, value in said.items() if name not in without}

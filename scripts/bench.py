@@ -1,4 +1,4 @@
-"""`make bench`: what decoding, scoring and the loop itself cost here, and what the pair allows.
+"""`make bench`: measure the cost of decoding, scoring and the loop on this machine, and the pair's upper bound.
 
     python scripts/bench.py [--problems 60] [--quick] [--out results/bench.json]
 
@@ -47,7 +47,7 @@ LEVELS = {
 
 
 def outside_passes(problems: int) -> dict[str, Any]:
-    """Time that is not a model pass: as a share, and for each round of the loop."""
+    """Return the time outside model passes: as a share, and per round of the loop."""
     figures = {}
     for name, overrides in LEVELS.items():
         config = build(compose([*overrides, f"problems={problems}"]))
@@ -67,7 +67,7 @@ def outside_passes(problems: int) -> dict[str, Any]:
 
 
 def outside_passes_by_context(rounds_of: int = 200) -> dict[int, float]:
-    """Microseconds a round outside the engine, after contexts of growing length (toy engine)."""
+    """Return microseconds per round outside the engine, after contexts of growing length (toy engine)."""
     toy, rule = Toy(), Lossless()
     models = toy.models()
     figures = {}
@@ -91,7 +91,7 @@ def outside_passes_by_context(rounds_of: int = 200) -> dict[int, float]:
 
 
 def what_the_pair_allows(problems: int) -> dict[str, Any]:
-    """End to end with the oracle rule: what any judge of steps could reach at best."""
+    """Measure end to end with the oracle rule: the upper bound for any step rule."""
     figures = {}
     for temperature in (0.0, 0.6):
         options = ["accept=oracle", "quiet=true", f"temperature={temperature}"]

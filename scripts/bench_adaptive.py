@@ -1,19 +1,19 @@
-"""`make never-slower`: is drafting ever slower than not drafting? Every drafter, lossless, in turn with the target alone.
+"""`make never-slower`: check that no drafter is slower than no drafts: each, lossless, in turn with the target alone.
 
     python scripts/bench_adaptive.py [--drafters lm suffix] [--texts synthetic editing] [--problems 8]
-    python scripts/bench_adaptive.py --at-once 4 16      the other table: so many problems under way (adaptive_crowd.py)
-    python scripts/bench_adaptive.py --longer            a third: rows below the aim again, over more problems (adaptive_longer.py)
-    python scripts/bench_adaptive.py --check             measure nothing: what is out of date?
+    python scripts/bench_adaptive.py --at-once 4 16      the second table: several problems at a time (adaptive_crowd.py)
+    python scripts/bench_adaptive.py --longer            the third: rows that missed the aim, over more problems (adaptive_longer.py)
+    python scripts/bench_adaptive.py --check             measure nothing; print what is out of date
 
-Each problem is solved by the target alone and with drafts as a run makes them (``adaptive=true``), one after the other,
-in this process, in an order that alternates, in several turns. Each turn has a solver of its own, which begins as a run does:
-it has measured what passes cost, and learned nothing of its drafts. What it loses by learning is counted from the first
-problem on. Another solver warms the machine up, and writes the target's own texts; it measures no costs, as a run without drafts.
-The prompt's own pass, which both need, is timed by itself: texts that were drawn differ in length, and what is compared is
-the time from question to answer for texts as long as the target's own, and beside it the answer's time alone. Both are given by
-the wall clock and by CPU time, and greedy texts are held against the target's own. With --cpu the engines' own clocks count
-CPU time, too: what drafts cost is then not what else the machine does. A kill costs one row. Figures go to
-results/never-slower.json and as tables to docs/measurements/never_slower.md, once all rows are there.
+The target alone and the drafter as in a run (``adaptive=true``) solve each problem one after the other, in this process, in
+alternating order, in several turns. Each turn has its own solver, which begins as a run does: it has measured the cost of passes
+and knows nothing of its drafts. Losses from learning count from the first problem on. Another solver warms the machine up and
+writes the target's own texts; like a run without drafts, it measures no costs.
+The prompt's pass, which both need, is timed separately. Sampled texts differ in length, so the comparison is the time from
+question to answer, scaled to texts as long as the target's, and next to it the answer's time alone. Both are given as wall-clock
+and as CPU time, and greedy texts are compared with the target's. With --cpu the engines' own clocks count CPU time too, so
+that other work on the machine does not enter the cost of drafts. A kill costs one row. Once all rows are measured, figures go to
+results/never-slower.json and tables to docs/measurements/never_slower.md.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ROOTS = ("Solver", "Solve", "central")
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """Return what stands between the page's marks."""
+    """Return the text between the page's marks."""
     rows, of = found["rows"], found["of"]
     temperatures = of["temperatures"]
     lines = [
@@ -110,14 +110,14 @@ def text(found: Mapping[str, Any]) -> str:
 def _together(
     rows: Mapping[str, Any], drafter: str, texts: Sequence[str], temperature: float, clock: str
 ) -> str:
-    """Return the cell of a drafter for several texts at once: there is less chance in it than in each by itself."""
+    """Return the cell of a drafter over several texts together, which is less noisy than each by itself."""
     keys = [f"{drafter}/{text}/{temperature:g}" for text in texts]
     groups = [group for key in keys if key in rows for group in rows[key]["groups"]]
     return spoken({"groups": groups}, clock) if groups else ""
 
 
 def _places(found: Sequence[tuple[float, Interval | None]]) -> list[str]:
-    """Count the rows by where they and their intervals lie: at the aim or above, on either side of it, below."""
+    """Count the rows by where their intervals lie: at the aim or above, across it, or below."""
     ends = [(value, *(bounds or (-math.inf, math.inf))) for value, bounds in found]
     above = sum(low >= WANTED for _, low, _ in ends)
     below = sum(high < WANTED for _, _, high in ends)

@@ -1,9 +1,9 @@
-"""Measure how well the cost model tells what passes of the embedded target take behind short and long contexts.
+"""Measure how well the cost model predicts passes of the embedded target after short and long contexts.
 
     python scripts/bench_context_price.py [--rounds 20] [--fitted 1900]
 
-Sizes, kinds and contexts come in random order. Every pass goes into a cost model, but only those behind at most ``--fitted`` positions;
-then the medians of all are held against its predictions, and against those of its curves without the context. Seconds are CPU time of this thread.
+Sizes, kinds and contexts come in random order. The cost model sees only passes after at most ``--fitted`` positions.
+The medians of all passes are then compared with its predictions, and with those of its curves without the context. Seconds are CPU time of this thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SAMPLING = Sampling(temperature=0.6)
 def measured(
     engine: HfEngine, rounds: int, fitted: int
 ) -> tuple[Costs, dict[tuple[str, int, int], float]]:
-    """Return the cost model that has seen contexts of up to ``fitted`` positions, and the seconds of each case."""
+    """Return a cost model that has seen contexts of up to ``fitted`` positions, and the seconds of each case."""
     costs, seconds = Costs(), defaultdict[tuple[str, int, int], list[float]](list)
     text, order = random_tokens(engine, max(CONTEXTS)), random.Random(0)
     for turn in range(-1, rounds):  # the first one warms up
@@ -59,18 +59,18 @@ def measured(
 
 
 def _query(context: Context, kind: str, size: int, order: random.Random) -> Query:
-    """Return a question that feeds so many tokens behind a context, or has so many written."""
+    """Return a question that feeds, or has the model write, this many tokens after a context."""
     asked = "target", context, SAMPLING, random.Random(1)
     if kind == WRITE:
         return Query(*asked, generate=Generate(size))
-    # other ones each time; the context's last token is fed with them
+    # different tokens each time; the context's last token is fed with them
     tokens = [order.randrange(10, 300) for _ in range(size - 1)]
     parents = [(node - 1) // 2 for node in range(size - 1)] if kind == TREE else None
     return Query(*asked, tokens=tokens, parents=parents, reads=(PROBS,))
 
 
 def shown(costs: Costs, seconds: dict[tuple[str, int, int], float]) -> list[list[str]]:
-    """Return a line for each kind and size: seconds, and how far off predictions are, with and (without) the context."""
+    """Return a line for each kind and size: seconds, and the error of predictions with and (without) the context."""
     lines: list[list[str]] = []
     for kind, size in SHAPES:
         curve = costs.curves["target", kind, 1]
@@ -84,7 +84,7 @@ def shown(costs: Costs, seconds: dict[tuple[str, int, int], float]) -> list[list
 
 
 def worst(costs: Costs, seconds: dict[tuple[str, int, int], float]) -> tuple[float, float]:
-    """Return by how much predictions are off at most, with the context and without."""
+    """Return the largest error of predictions, with the context and without."""
     off: list[tuple[float, float]] = []
     for (kind, size), length in product(SHAPES, CONTEXTS):
         curve, real = costs.curves["target", kind, 1], seconds[kind, size, length]

@@ -1,12 +1,12 @@
-"""`make copying`: passes and seconds that drafters which copy save where texts come back, greedily.
+"""`make copying`: measure the passes and seconds that copying drafters save on repetitive texts, greedily.
 
     python scripts/bench_copying.py [--problems 8] [--only edits]
-    python scripts/bench_copying.py --check      measure nothing: what is out of date?
+    python scripts/bench_copying.py --check      measure nothing; print what is out of date
 
-Edits of functions from this repository's past and corrections of paragraphs, by SmolLM2-135M (which a package brings
-along: run it in .venv-rivals or .venv-smollm2), and lists with one value changed, by the embedded copier. Every problem
-is solved by the target alone and by each drafter in turn. A kill costs one problem. Figures go to
-results/copying.json and as tables to docs/measurements/copying.md, once all three are there.
+The texts are edits of functions from this repository's history and corrections of paragraphs, by SmolLM2-135M (which comes
+in a package: run this in .venv-rivals or .venv-smollm2), and lists with one value changed, by the embedded copier. The target alone
+and each drafter solve every problem in turn. A kill costs one problem. Once all three are measured, figures go to
+results/copying.json and tables to docs/measurements/copying.md.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def measured(name: str, problems: int, folder: Path) -> dict[str, Any]:
 
 
 def right(lines: Sequence[Mapping[str, Any]]) -> int:
-    """Count the edits that the target, alone, makes as the repository did."""
+    """Count the edits that the target alone makes as the repository did."""
     after = [json.loads(row)["after"] for row in EDITS.read_text(encoding="utf-8").splitlines()]
     return sum(any(text.strip() in line["text"] for text in after) for line in lines)
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """Return what stands between the page's marks."""
+    """Return the text between the page's marks."""
     lines = []
     for part in found["texts"].values():
         rows = [row for row in part["rows"] if row["config"] != "plain"]
@@ -102,12 +102,12 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def saved(factor: float) -> float:
-    """Return the percentage that is saved where a factor less is needed."""
+    """Return the percentage saved by a factor."""
     return 100 * (1 - 1 / factor)
 
 
 def _ends(bounds: Sequence[float], form: str) -> str:
-    """Return an interval; nothing for that of one problem."""
+    """Return an interval; nothing if there is only one problem."""
     return f" [{', '.join(format(x, form) for x in bounds)}]" if bounds else ""
 
 

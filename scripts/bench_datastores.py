@@ -1,11 +1,11 @@
-"""Measure what a question to a datastore costs, and how good approximate neighbours are.
+"""Measure the cost of a datastore query, and the quality of approximate neighbours.
 
     python scripts/bench_datastores.py [--tokens 1000000,...] [--entries 125000,...] [--questions 300]
 
-Sparse: a synthetic text (Zipf's law, half of it copied from before), asked for the longest match of up to 16
-tokens of ends of it, half of them with a fault. Dense: synthetic clustered keys of 64 dimensions, asked with
+Sparse: a synthetic text (Zipf's law, half of it copied from earlier), queried for the longest match of up to 16
+tokens with suffixes of it, half of them with an error. Dense: synthetic clustered keys of 64 dimensions, queried with
 other points of the same clusters. Files are mapped and warm; one thread. Figures go to results/drafters.json as they
-come, and as tables to docs/measurements/drafters.md.
+come, and tables to docs/measurements/drafters.md.
 """
 
 from __future__ import annotations

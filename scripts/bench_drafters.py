@@ -3,9 +3,9 @@
     python scripts/bench_drafters.py [--rounds 60] [--lengths 1024,8192,32768]     cost of drafting alone
     python scripts/bench_drafters.py --pair [--problems 20]                        acceptance
 
-Drafting alone needs no model: a text that repeats itself in part, states of width 5,120 and a
-vocabulary of 151,936. Both CPU time of this process and wall time are given, since other work on the
-same cores shows in the latter; of five runs over the same rounds the least counts, for each round. Results go to results/drafters.json, each as soon as it is there, and as tables to docs/measurements/drafters.md.
+Drafting alone needs no model: it uses a text that partly repeats itself, states of width 5,120 and a
+vocabulary of 151,936. Both CPU time of this process and wall time are given, because other work on the
+same cores shows in the latter. Each round counts with the lowest time of five runs. Each result goes to results/drafters.json at once, and tables to docs/measurements/drafters.md.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from semspec.report.terminal import open_console
 from semspec.runner import execute
 from semspec.types import LAST_STATES, Answer, Context, Query, Read, Room, Sampling, Seen, What
 
-NOVEL = 0.05  # of the target's top tokens, those that the text need not hold
+NOVEL = 0.05  # of the target's top tokens, those that need not occur in the text
 DRAFTERS = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
 FROM_CORPORA = {"rest": RestSession, "dresd": DresdSession}  # on the pair: embedded ones
 ALL = (*DRAFTERS, *FROM_CORPORA)
-BY_MEANING = "adapld by meaning"  # each round ends with a new token, and many are like it
+BY_MEANING = "adapld by meaning"  # each round ends with a new token, and many are similar to it
 KINDS = 4  # of tokens there: those of one kind have a cosine of about 0.6
 
 
@@ -47,7 +47,7 @@ def states() -> bench.States:
 
 @cache
 def corpus(name: str) -> Any:
-    """Return a store of a text that is like the others and none of them."""
+    """Return a store of a text that is similar to the others but not one of them."""
     if name == "rest":
         return bench.sparse_store(bench.repeating_text(bench.TOKENS, random.Random(1)))
     return bench.dense_store(bench.repeating_text(bench.ENTRIES, random.Random(1)), states())
@@ -61,7 +61,7 @@ def opened(name: str, kit: Kit) -> DraftSession:
 
 
 class Rows:
-    """Answers that a target would have given: states and embeddings from one long row of random numbers."""
+    """Stands in for a target's answers: states and embeddings from one long row of random numbers."""
 
     def __init__(self, text: Sequence[int], kinds: int = 0) -> None:
         self.kinds = kinds  # of tokens with similar embeddings; 0: none is like another
@@ -100,7 +100,7 @@ class Rows:
 def timed_draft(
     session: DraftSession, context: Context, room: Room, rows: Rows
 ) -> tuple[int, bench.Clock]:
-    """Return tokens drafted, and what it took beside the target's answers."""
+    """Return the tokens drafted, and the time apart from the target's answers."""
     clock, plan, answer = bench.Clock(), session.draft(context, room), None
     try:
         while True:
@@ -113,7 +113,7 @@ def timed_draft(
 
 
 def drafting_alone(name: str, length: int, rounds: int, repeats: int) -> dict[str, Any]:
-    """Measure the same rounds again and again: of each the least time counts, as what else runs only adds to it."""
+    """Measure the same rounds repeatedly; the lowest time of each counts, since other work only adds to it."""
     runs = [one_run(name, length, rounds) for _ in range(repeats)]
     least = [[*map(min, zip(*(run[part] for run in runs), strict=True))] for part in "cw"]
     return {

@@ -1,8 +1,8 @@
-"""Times engine=hf on one model folder: decoding, scoring and long contexts, beside transformers.
+"""Measure engine=hf on one model folder: decoding, scoring and long contexts, beside transformers.
 
     python scripts/bench_engine.py path/to/model [--tokens 64] [--contexts 256 1024 2048]
 
-Random weights will do: the cost of a pass does not depend on what the numbers are.
+Random weights will do: the cost of a pass does not depend on their values.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def bench_engine(
     reference: bool = True,
     options: Hf | None = None,
 ) -> dict[str, Any]:
-    """Measure one model in milliseconds: the least of several runs, since others can only add to it.
+    """Measure one model in milliseconds: the lowest of several runs, since other work can only add to it.
 
-    Contexts beyond its limit are reached by raising the limit in a copy.
+    For contexts beyond its limit, a copy of the model has a higher limit.
     """
     with tempfile.TemporaryDirectory() as temporary:
         at = _roomy_copy(folder, Path(temporary), max([*contexts, 512]) + tokens + 1)
         options = options or Hf()
-        options.load(str(at)).close()  # imports are not what is measured
+        options.load(str(at)).close()  # keeps imports out of the measurement
         started = time.perf_counter()
         engine = options.load(str(at))
         load = time.perf_counter() - started
@@ -80,12 +80,12 @@ def bench_engine(
 
 
 def _least(repeats: int, run: Callable[[], float]) -> float:
-    """The least of several runs' seconds, in milliseconds."""
+    """Return the lowest of several runs' seconds, in milliseconds."""
     return 1e3 * min(run() for _ in range(repeats))
 
 
 def _roomy_copy(folder: Path, into: Path, positions: int) -> Path:
-    """The folder itself, or one with its weights and a higher limit of positions."""
+    """Return the folder itself, or one with its weights and a higher limit of positions."""
     path = folder / "config.json"
     if not path.exists():
         raise UserError(f"no config.json in {folder}: give the folder of a model")
@@ -113,7 +113,7 @@ def _query(context: Context, sampling: Sampling, generate: Generate | None = Non
 def _generate(
     engine: HfEngine, contexts: Sequence[Context], sampling: Sampling, tokens: int
 ) -> float:
-    """Seconds for one token of one context; nothing stops early, so that every run has the same length."""
+    """Return seconds per token of one context; nothing stops early, so that every run has the same length."""
     stop_ids, engine.stop_ids = engine.stop_ids, frozenset()
     answers = engine.answer([_query(one, sampling, Generate(tokens)) for one in contexts])
     engine.stop_ids = stop_ids
@@ -123,7 +123,7 @@ def _generate(
 def _decode(
     engine: HfEngine, prompts: Sequence[Sequence[int]], sampling: Sampling, tokens: int
 ) -> float:
-    """Seconds for one token of one of several short contexts that are cached."""
+    """Return seconds per token of each of several short, cached contexts."""
     contexts = [Context(i, prompt) for i, prompt in enumerate(prompts)]
     engine.answer([_query(context, sampling) for context in contexts])
     seconds = _generate(engine, contexts, sampling, tokens)
@@ -133,7 +133,7 @@ def _decode(
 
 
 def _score(engine: HfEngine, count: int) -> float:
-    """Seconds for scoring so many drafted tokens after a cached context of 256."""
+    """Return the seconds for scoring this many drafted tokens after a cached context of 256."""
     context, draft = Context(0, random_tokens(engine, 256)), random_tokens(engine, count, 1)
     query = _query(context, Sampling(temperature=0.6))
     engine.answer([query])
@@ -144,7 +144,7 @@ def _score(engine: HfEngine, count: int) -> float:
 
 
 def _at_length(engine: HfEngine, length: int, tokens: int, repeats: int) -> tuple[float, float]:
-    """Milliseconds for one token at a context of this length, and for reading that context."""
+    """Return milliseconds per token after a context of this length, and for reading that context."""
     context = Context(0, random_tokens(engine, length))
     prefill = engine.answer([_query(context, GREEDY)])[0].seconds
     token = _least(repeats, lambda: _generate(engine, [context], GREEDY, min(tokens, 32)))
@@ -153,7 +153,7 @@ def _at_length(engine: HfEngine, length: int, tokens: int, repeats: int) -> tupl
 
 
 def _transformers(at: Path, engine: HfEngine, prompt: Sequence[int], tokens: int) -> float:
-    """The same greedy decoding with transformers' generate and its dynamic cache."""
+    """Measure the same greedy decoding with transformers' generate and its dynamic cache."""
     from transformers import AutoModelForCausalLM
 
     where, dtype = engine.model.device, engine.model.dtype

@@ -1,11 +1,11 @@
-"""Tokens a second of one SGLang server by itself, with steps judged inside it, and of the loop over two servers.
+"""Measure tokens per second of one SGLang server alone, with steps judged inside it, and of the loop over two servers.
 
     python scripts/bench_inside.py --plain URL --inside URL [--inside NAME=URL] [--draft URL] --requests 1 4 --turns 3 [OPTION=VALUE ...]
 
-Arms take turns, so that what else the machine does meets all of them; a ratio is the median over turns. ``--plain`` runs the
+Arms take turns, so that other work on the machine affects all of them alike; a ratio is the median over turns. ``--plain`` runs the
 target without speculation, ``--inside`` the same target with SEMSPEC_LM or another drafter, ``--draft`` the small model: with it, or with an option
-like ``draft=suffix``, the loop over these servers is an arm as well. Servers that were started with the plugin's part ``timing`` say how
-long their models took; what an arm takes beside that is its time outside the models.
+like ``draft=suffix``, the loop over these servers is an arm as well. Servers started with the plugin's part ``timing`` report how
+long their models took; the rest of an arm's time is spent outside the models.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def ask(url: str, ids: list[int], limit: int, asked: dict[str, Any] | None) -> i
 
 
 def in_models(urls: Sequence[str]) -> float:
-    """Return the seconds that all models of these servers have spent in passes; NaN where a server does not say."""
+    """Return the seconds that all models of these servers have spent in passes; NaN if a server does not report them."""
     total = 0.0
     for url in urls:
         with urllib.request.urlopen(f"{url}/server_info", timeout=60) as reply:
@@ -103,7 +103,7 @@ def main() -> None:
             ]
         )
     )
-    # at temperature 0 a server's word for greedy is lossless
+    # at temperature 0 a server calls greedy lossless
     rule = {"accept": "lossless" if told.accept == "greedy" else told.accept}
     with Solver(config) as solver, ThreadPoolExecutor(max(told.requests)) as pool:
         problems: list[BenchmarkProblem] = []

@@ -67,22 +67,22 @@ def token_kit(sampling: Sampling, rng: random.Random) -> Kit:
 
 
 def sparse_store(text: Sequence[int]) -> SparseStore:
-    with tempfile.TemporaryDirectory() as folder:  # what is mapped outlives its name
+    with tempfile.TemporaryDirectory() as folder:  # a mapped file outlives its name
         path = Path(folder) / "shard-00000.safetensors"
         write_shard(path, [list(text)], DEPTH)
         return SparseStore.open([path], DEPTH)
 
 
 class States:
-    """A target's last states by the token that comes next, and the keys that they become.
+    """A target's last states by the token that comes next, and the keys made from them.
 
-    Key and state of a place lie about a centre of the next token, so that neighbours go on alike.
+    Key and state of a place are near the centre of the next token, so that neighbours continue alike.
     """
 
     def __init__(self, vocabulary: int, width: int) -> None:
         self.rng = np.random.default_rng(1)
         self.centres = self.rng.standard_normal((vocabulary, DIMS), dtype=np.float32)
-        # so many random directions stand nearly at right angles: what they lift they project back
+        # this many random directions are nearly orthogonal, so they project back what they lift
         directions = self.rng.standard_normal((DIMS, width), dtype=np.float32)
         self.components: Floats = directions / np.float32(width**0.5)
 
@@ -111,7 +111,7 @@ def dense_store(text: Sequence[int], states: States) -> DenseStore:
 
 
 class Clock:
-    """CPU and wall time of what runs inside ``with``, added up."""
+    """Adds up the CPU and wall time of what runs inside ``with``."""
 
     def __init__(self) -> None:
         self.cpu = self.wall = 0.0
@@ -126,7 +126,7 @@ class Clock:
 
 
 def timed(ask: Callable[[Any], object], questions: Sequence[Any]) -> dict[str, float]:
-    """Return milliseconds of a question: CPU of the process and wall, after one round to warm up."""
+    """Return a question's milliseconds, process CPU and wall, after one round to warm up."""
     for question in questions:
         ask(question)
     clocks = []
@@ -144,7 +144,7 @@ def spread(cpu: Sequence[float], wall: Sequence[float]) -> dict[str, float]:
 
 
 class Figures:
-    """Figures in results/drafters.json, each kept as soon as it is there, and as tables in docs/measurements/drafters.md."""
+    """Figures in results/drafters.json, each saved at once, and their tables in docs/measurements/drafters.md."""
 
     def __init__(self, out: Path, kind: str) -> None:
         torch.set_num_threads(1)
@@ -158,7 +158,7 @@ class Figures:
         write_json(self.out, self.whole)
 
     def write_tables(self) -> None:
-        """Write the tables between the marks of the page; other files than ours have none."""
+        """Write the tables between the marks of the page; only our own files have marks."""
         if self.out == RESULTS:
             page, text = PAGE.read_text(encoding="utf-8"), tables(self.whole).rstrip("\n")
             page = between(page, MARKS, text, "docs/measurements/drafters.md")
@@ -166,12 +166,12 @@ class Figures:
 
 
 def options(doc: str | None, **known: Any) -> argparse.ArgumentParser:
-    """Return a parser that also knows where figures go."""
+    """Return a parser with the options for where figures go."""
     return parser(doc, out=RESULTS, **known)
 
 
 def tables(result: dict[str, Any]) -> str:
-    """Return Markdown: drafting alone, acceptance on the pair, questions to datastores."""
+    """Return Markdown: drafting alone, acceptance on the pair, datastore queries."""
     stores = result.get("datastores", {})
     parts = {_alone: result.get("alone"), _pair: result.get("pair"), _sparse: stores.get("sparse")}
     found = [part(figures) for part, figures in parts.items() if figures]

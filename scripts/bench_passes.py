@@ -1,9 +1,9 @@
-"""Measure what passes over a few tokens cost in plain tokens, and what a round costs outside the target.
+"""Measure the cost of passes over a few tokens, in plain tokens, and of a round outside the target.
 
     python scripts/bench_passes.py [--rounds 200] [--problems 5] [--out runs/passes.json]
 
 A plain token is one of many that the target writes after the same context. Passes take turns with it, so
-that all meet the same machine; what counts are medians of this thread's CPU time.
+that the machine's load affects all alike; figures are medians of this thread's CPU time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def bench_passes(folder: Path, rounds: int) -> dict[str, Any]:
     context = Context(0, random_tokens(engine, CONTEXT))
     text = random_tokens(engine, max(DRAFTED), 1)
     engine.stop_ids = frozenset()  # every run has the same length
-    rows = (Read(What.PROBS),)  # asked for, so that a draft is fed again each time
+    rows = (Read(What.PROBS),)  # requested, so that a draft is fed again each time
     cases: dict[tuple[str, int], dict[str, Any]] = {
         ("written", 1): {"generate": Generate(1)},
         ("read", 0): {"reads": rows},
@@ -78,7 +78,7 @@ def bench_passes(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def _tree(count: int) -> list[int]:
-    """Two nodes below the root, and two below each."""
+    """Return a tree with two nodes below the root, and two below each."""
     return [node // 2 - 1 for node in range(count)]
 
 
@@ -93,7 +93,7 @@ def _seconds(engine: Engine, query: Query) -> float:
 
 
 class Metered:
-    """An engine whose answers' CPU time is added up."""
+    """Wraps an engine and adds up the CPU time of its answers."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.seconds = engine, 0.0
@@ -109,7 +109,7 @@ class Metered:
 
 
 def outside_target(options: Sequence[str], problems: int) -> Mapping[str, float]:
-    """Return what a round of a fixed size costs besides the target's passes: the drafter and all that stands between."""
+    """Return the cost of a round of a fixed size outside the target's passes: the drafter and the loop."""
     config = build(compose(expand_shorthands(["split=token", "adaptive=false", *options])))
     todo = list(islice(config.benchmark.problems(), problems + 1))
     with Solver(config) as solver:

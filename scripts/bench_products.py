@@ -1,9 +1,9 @@
-"""Measure what the parts of a pass cost on a CPU: a model's matrix products in several ways, and attention.
+"""Measure the parts of a pass on a CPU: a model's matrix products in several ways, and attention.
 
     python scripts/bench_products.py [--model hub_artifacts/tiny-target] [--rows 1 4 11] [--positions 250]
 
-All layers' matrices in turn, so that caches hold what they hold while a text is written. Milliseconds of CPU time
-of the process, the least of several runs: other work on the machine can only add to it.
+It uses all layers' matrices in turn, so that CPU caches hold what they hold during decoding. Figures are milliseconds of process
+CPU time, the lowest of several runs, because other work on the machine can only add to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RUNS, TOKENS = 15, 4
 
 
 def shapes_of(folder: Path) -> tuple[int, list[tuple[int, int]], int]:
-    """Return the number of layers, the shapes of the fused matrices of one, and the width of a head."""
+    """Return the number of layers, the shapes of a layer's fused matrices, and the width of a head."""
     c = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     width, d = c["hidden_size"], c["head_dim"]
     heads, inner = c["num_attention_heads"], c["intermediate_size"]
@@ -35,7 +35,7 @@ def shapes_of(folder: Path) -> tuple[int, list[tuple[int, int]], int]:
 
 
 def least(work: Callable[[], object]) -> float:
-    """Return milliseconds of CPU time of one call, the least of several runs."""
+    """Return the CPU milliseconds of one call, the lowest of several runs."""
     found = []
     with torch.inference_mode():
         work()
@@ -54,7 +54,7 @@ def eight_bits(w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def products(layers: int, shapes: list[tuple[int, int]], rows: int) -> Iterator[tuple[str, float]]:
-    """Yield ways to multiply all matrices with some rows, and what they cost."""
+    """Yield ways to multiply all matrices by some rows, with their cost."""
     plain = [torch.randn(shape) for _ in range(layers) for shape in shapes]
     biases, given = (
         [torch.zeros(len(w)) for w in plain],
@@ -71,7 +71,7 @@ def same(weights: Tensor) -> Tensor:
 
 Way = tuple[
     Callable[[Tensor], Any], Callable[..., Tensor]
-]  # what is made of weights once, and the product
+]  # the one-time preparation of the weights, and the product
 ALONE: dict[str, Way] = {
     "reading all weights once": (same, lambda w, b, x: w.sum()),
     "torch.addmv (engine=hf)": (same, lambda w, b, x: torch.addmv(b, w, x[0], alpha=0.5)),
@@ -88,7 +88,7 @@ TOGETHER: dict[str, Way] = {
 
 
 def attention(layers: int, d: int, positions: int) -> Iterator[tuple[str, float]]:
-    """Yield ways to let one token look back, in all layers, and what they cost."""
+    """Yield ways to compute one token's attention in all layers, with their cost."""
     cache = torch.randn(layers, 2, 2 * positions, d)
     held = [(keys[None, None], values[None, None]) for keys, values in cache]
     queries = torch.randn(1, 1, 2, d)

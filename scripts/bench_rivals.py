@@ -1,12 +1,12 @@
 """`make rivals`: semspec beside transformers, llama.cpp and OpenVINO GenAI, on the same weights and problems.
 
     python scripts/bench_rivals.py [--problems 20] [--repeats 3] [--workloads reasoning editing] [--core 1]
-    python scripts/bench_rivals.py --check      measure nothing: what is out of date?
+    python scripts/bench_rivals.py --check      measure nothing; print what is out of date
 
-Every engine gets the same token ids and gives token ids back, on one thread, greedily. First all write every text
+Every engine gets the same token ids and returns token ids, on one thread, greedily. First each writes every text
 once, which shows whether they write the same; then they take turns, problem by problem. Nothing else should run on
-the machine. A kill costs one answer: the same command goes on, as long as code, options and versions are what they
-were. Figures go to results/rivals.json and as tables to docs/rivals.md, once every workload has been measured.
+the machine. A kill costs one answer: the same command resumes, as long as code, options and versions are
+unchanged. Once every workload is measured, figures go to results/rivals.json and tables to docs/rivals.md.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ FIGURES = FiguresPage(
     lambda found: page.text(found).rstrip("\n"),
     "the code or models have changed since the rivals were measured",
 )
-ROOTS = ("Solver",)  # what the code of an answer of ours is reached from
+ROOTS = ("Solver",)  # where the code behind our answers starts
 PROBLEMS, REPEATS = 20, 3
 QUICK = {"problems": 1, "repeats": 1, "limit": 40}
 
 
 def digest() -> str:
-    """Return the digest of what the figures depend on: our code, this comparison's, and the models."""
+    """Return the digest of what the figures depend on: our code, this comparison's code, and the models."""
     whole = hashlib.sha256(code_digest(ROOT / "semspec", ROOTS).encode())
     own = sorted(p for p in (ROOT / "scripts/rivals").glob("*.py") if p.name != "page.py")
     models = [ROOT / f"hub_artifacts/tiny-{name}/model.safetensors" for name in ("target", "draft", "copier")]  # fmt: skip

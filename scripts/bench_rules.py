@@ -1,11 +1,11 @@
-"""Measure what a token rule's own arithmetic costs, beside speculative sampling's, without any model pass.
+"""Measure the cost of a token rule's own arithmetic, beside speculative sampling's, without any model pass.
 
     python scripts/bench_rules.py [--rounds 200] [--vocabularies 704 151936] [--width 4096]
 
-A rule is asked to judge drafts of five tokens and trees of 32 nodes, over rows of a model of that
+Each rule judges drafts of five tokens and trees of 32 nodes, over rows of a model of that
 size: 70 % of the drafted tokens are the target's likeliest, the others among its next nine. The pass itself
-is answered from memory and its time left out; what counts is what stands between the pass and the
-verdict. Medians of this process's CPU time, in milliseconds, go to results/rules.json.
+is answered from memory and not timed; only the time between the pass and the verdict
+counts. Medians of this process's CPU time, in milliseconds, go to results/rules.json.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def rules(width: int) -> Mapping[str, Rule]:
 
 
 class Passes:
-    """Answers that a target would have given, round after round, from a few stored passes."""
+    """Stands in for a target: answers round after round from a few stored passes."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         made = torch.Generator().manual_seed(0)
@@ -90,7 +90,7 @@ class Passes:
 
 
 def judging(session: RuleSession, passes: Passes, number: int, draft: Draft) -> float:
-    """Return CPU seconds that one verdict takes; answers are made while the clock stands."""
+    """Return the CPU seconds of one verdict; the clock is stopped while answers are made."""
     plan = session.judge(Context(number, [1, 2, 3]), draft)
     took, send = 0.0, None
     while True:
@@ -113,7 +113,7 @@ def measured(rounds: int, vocabulary: int, width: int) -> Iterator[dict[str, Any
         sessions = {name: rule.open(kit) for name, rule in rules(width).items()}
         for number in range(rounds):
             draft = passes.draft(number, parents, rng)
-            for name, session in sessions.items():  # turn by turn: all meet the same machine
+            for name, session in sessions.items():  # in turn: load affects all alike
                 if name == "fuzzy" and draft.probs is None:
                     continue
                 took.setdefault(name, []).append(judging(session, passes, number, draft))

@@ -1,18 +1,18 @@
-"""`make serving`: the server under load, with drafts and without, and what it adds to the same run without a server.
+"""`make serving`: measure the server under load, with drafts and without, and its overhead over a run without a server.
 
     python scripts/bench_serve.py [--table hf tokens wrong] [--clients 1 4 16 64] [--turns 3] [--only load] [options of semspec.serve after --]
     .venv-sglang/bin/python scripts/bench_serve.py --table sglang     the same over two SGLang servers on this machine's CPU
-    python scripts/bench_serve.py --check      measure nothing: what is out of date?
+    python scripts/bench_serve.py --check      measure nothing; print what is out of date
 
-Two servers run at once, one of which lets drafts follow the load (adaptive=true). The same questions go to the target
-alone (`off`), with drafts, and with drafts that follow the load, in turn, so that what else the machine does meets all
-three; while one is asked the other server idles. A ratio is of whole turns, with a bootstrap over them.
+Two servers run at once; on one of them drafts follow the load (adaptive=true). The same questions go to the target
+alone (`off`), with drafts, and with drafts that follow the load, in turn, so that other work on the machine affects all
+three alike; while one server is asked, the other idles. A ratio is over whole turns, with a bootstrap over them.
 
-What the server adds is taken at the socket: from the request's first byte to the answer's last one, over a connection that is kept,
-without what a client does to write its JSON and to read it. That server keeps no conversations (keep=0), since a run keeps none.
+The server's overhead is measured at the socket: from the request's first byte to the answer's last one, over a connection that stays open,
+without the client's own work of writing and reading JSON. That server keeps no conversations (keep=0), since a run keeps none.
 
-Every turn is kept when it is over (runs/serving.json), so that parts of the page can be measured one after the other and what was
-measured before a kill is not measured again. Once all parts are there, figures go to results/serving.json and as tables to
+Every finished turn is saved (runs/serving.json), so that parts of the page can be measured one after the other and a kill does not
+lose them. Once all parts are measured, figures go to results/serving.json and tables to
 docs/measurements/serving.md.
 """
 
@@ -41,7 +41,7 @@ from semspec.storage import provenance
 from semspec.storage.files import read_json
 
 ROOTS = ("Server", "Solver", "Solve", "speculate")
-TURNS = 3  # of every part, at least
+TURNS = 3  # at least, for every part
 FIGURES = FiguresPage(
     "serving",
     "docs/measurements/serving.md",
@@ -56,7 +56,7 @@ def digest() -> str:
 
 
 def measure(a: argparse.Namespace, name: str, options: Sequence[str], kept: Kept) -> None:
-    """Measure what was asked for of one table, as far as it is not there yet."""
+    """Measure the requested parts of one table that are not measured yet."""
     missing = {
         clients: [n for n in range(a.turns) if not kept.has(part_of(name, clients, n))]
         for clients in TABLES[name].clients
@@ -68,7 +68,7 @@ def measure(a: argparse.Namespace, name: str, options: Sequence[str], kept: Kept
     with ExitStack() as stack:
         common = [*BASE, *stack.enter_context(pair_of(name)), *options]
         config.register_configs()
-        # fixed drafts on both sides: what is decided by a clock differs from answer to answer
+        # fixed drafts on both sides: decisions by a clock would differ from answer to answer
         own = [o for o in common if not o.startswith("queue=")]
         made = config.build(config.compose(["adaptive=false", *own, "quiet=true"]))
         asked = TABLES[name].asked
@@ -97,7 +97,7 @@ def part_of(table: str, clients: int, number: int) -> str:
 
 
 def gathered(kept: Kept) -> dict[str, Any]:
-    """Return the figures of all that was measured, and which parts are missing."""
+    """Return all measured figures, and which parts are missing."""
     over: list[dict[str, Any]] = []
     lacking, load = [of.part for of in LENGTHS if not kept.has(of.part)], []
     for of in LENGTHS:
@@ -114,7 +114,7 @@ def gathered(kept: Kept) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure and write the page, or say what is out of date."""
+    """Measure and write the page, or print what is out of date."""
     own, options = sys.argv[1:], list[str]()
     if "--" in own:
         at = own.index("--")

@@ -1,11 +1,11 @@
-"""Measure what a probe inside SGLang costs: bytes of the answer and time, beside plain scoring and the naive way.
+"""Measure the cost of a probe inside SGLang, in bytes and time, beside plain scoring and the naive way.
 
-Two servers of the same model, started beforehand (docs/sglang_plugin.md has the commands): one with the
-plugin, and one with --enable-return-hidden-states for the naive way, which ships the last layer's states
-token by token and leaves pooling to the client. Kinds of requests take turns; each one scores a new
-step after the same, cached context. JSON to standard output, a table to standard error.
+It needs two running servers of the same model (docs/sglang_plugin.md has the commands): one with the
+plugin, and one with --enable-return-hidden-states for the naive way, which sends the last layer's states
+token by token and leaves pooling to the client. Kinds of requests take turns; each scores a new
+step after the same, cached context. It prints JSON to standard output, a table to standard error.
 
---direct measures the plugin's own work without a server, at a shape: what is read of a pass and scored.
+--direct measures the plugin's own work without a server, at a given shape: reading a pass and scoring it.
 
 python scripts/bench_sglang_probe.py --direct 36x2560 --step 64
 python scripts/bench_sglang_probe.py --url http://127.0.0.1:30000 --naive-url http://127.0.0.1:30001 \
@@ -42,7 +42,7 @@ class Server:
         self.connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=600)
 
     def generate(self, body: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        """Seconds, bytes of the answer, and the answer."""
+        """Return the seconds, the bytes of the answer, and the answer."""
         data = json.dumps(body)
         for last in (False, True):
             began = time.perf_counter()
@@ -55,7 +55,7 @@ class Server:
             except (BrokenPipeError, http.client.RemoteDisconnected):
                 if last:
                     raise
-                self.connection.close()  # it was idle for too long: it opens again
+                self.connection.close()  # closed after being idle for too long: open it again
         answer = json.loads(raw)
         seconds = time.perf_counter() - began
         if response.status != 200:
@@ -64,7 +64,7 @@ class Server:
 
 
 def direct(layers: int, width: int, step: int, steps: int, repeat: int) -> dict[str, Any]:
-    """CPU time of pooling and scoring in one pass, and bytes of what goes to and fro, beside the naive way's."""
+    """Return the CPU time of pooling and scoring in one pass, and the bytes sent, beside the naive way's."""
     hidden = (512, 128)
     size = (layers + 1) * width
     tensors = {"mean": torch.zeros(size), "std": torch.ones(size)}
@@ -164,7 +164,7 @@ def main() -> None:
     rows = []
     for kind in kinds:
         base = "plain, naive server" if "naive" in kind else "plain"
-        # pairs of the same turn: what else the machine does meanwhile is in both
+        # pairs of the same turn, so that other work on the machine is in both
         added = median(own - other for own, other in zip(seconds[kind], seconds[base], strict=True))
         row = {
             "kind": kind,

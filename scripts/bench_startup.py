@@ -1,8 +1,8 @@
-"""The seconds that begin every use: the import, the help, the answer to a misspelt option, and a server that is ready.
+"""Measure start-up times: the import, the help, the error for a misspelt option, and a server that is ready.
 
     python scripts/bench_startup.py [--times 5] [--only "a server is ready"]
 
-`make bench` has these figures, too. A server is ready once GET /ready is answered with 200.
+`make bench` includes these figures. A server is ready once GET /ready returns 200.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ COMMANDS = {
     "semspec.run --help": ("-m", "semspec.run", "--help"),
     "wrong option": ("-m", "semspec.run", "drafft=lm"),
 }
-LOOK = 0.01  # seconds between two questions whether a server is ready
+LOOK = 0.01  # seconds between two polls of /ready
 
 
 def _start(arguments: tuple[str, ...]) -> tuple[float, float]:
-    """Start Python once; returns CPU and wall seconds."""
+    """Start Python once; return CPU and wall seconds."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, *arguments], capture_output=True, check=False, env=environment)
@@ -45,7 +45,7 @@ def _start(arguments: tuple[str, ...]) -> tuple[float, float]:
 
 
 def _serve(options: tuple[str, ...]) -> tuple[float, float]:
-    """Start a server of the embedded pair; returns the CPU and wall seconds until it is ready."""
+    """Start a server of the embedded pair; return the CPU and wall seconds until it is ready."""
     begun = time.perf_counter()
     with server(*options) as started:  # which has said that it is ready
         with closing(http.client.HTTPConnection("127.0.0.1", started.port)) as asking:
@@ -63,9 +63,9 @@ def _ready(asking: http.client.HTTPConnection) -> bool:
 
 
 def _cpu_seconds(process: int) -> float:
-    """Return the CPU seconds of a process that runs, from Linux's /proc."""
+    """Return the CPU seconds of a running process, from Linux's /proc."""
     line = Path(f"/proc/{process}/stat").read_text()
-    fields = line.rpartition(")")[2].split()  # from the third on: the name may have blanks
+    fields = line.rpartition(")")[2].split()  # from the third on: names may have spaces
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -76,7 +76,7 @@ STARTS: dict[str, Callable[[], tuple[float, float]]] = {
 
 
 def startup(times: int = 5, only: tuple[str, ...] = tuple(STARTS)) -> dict[str, dict[str, float]]:
-    """Measure each start: the median CPU and wall seconds, after one start that is not counted."""
+    """Return each start's median CPU and wall seconds, after one start that does not count."""
     figures = {}
     for name in only:
         STARTS[name]()  # Python compiles what has changed since the last time
@@ -97,7 +97,7 @@ def show_startup(figures: dict[str, dict[str, float]]) -> Table:
 
 
 def main() -> None:
-    """Measure what was asked for, and show it."""
+    """Measure the requested starts, and show them."""
     only = (list(STARTS), "which starts")
     asked = parser(__doc__, times=(5, "that count"), only=only).parse_args()
     check_known(asked.only, STARTS)

@@ -1,4 +1,4 @@
-"""Builds the embedded pair's datastores: fresh problems of the embedded world, solved by the target.
+"""Build the embedded pair's datastores: fresh problems of the embedded world, solved by the target.
 
     python scripts/build_tiny_datastores.py [--problems 90] [--work runs/tiny-datastores]
 

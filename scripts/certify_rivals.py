@@ -1,12 +1,12 @@
-"""`make certificates`: is the speculation of llama.cpp and OpenVINO GenAI lossless?
+"""`make certificates`: check whether the speculation of llama.cpp and OpenVINO GenAI is lossless.
 
     python scripts/certify_rivals.py [--detect 0.15] [--engines llama.cpp openvino]
-    python scripts/certify_rivals.py --check      ask nothing: what is out of date?
+    python scripts/certify_rivals.py --check      send nothing; print what is out of date
 
-Every kind of speculation, and none, on the embedded pair in float32: `python -m semspec.certify` holds greedy and drawn
-texts against transformers' forward pass of the same weights. llama.cpp is asked over HTTP, as any server is; OpenVINO
-GenAI by its pipeline in this process. A kill costs one certificate: the same command goes on. What is found goes to
-results/certificates.json and as tables to docs/certify.md.
+It tests every kind of speculation, and none, on the embedded pair in float32: `python -m semspec.certify` compares greedy and sampled
+texts with transformers' forward pass of the same weights. llama.cpp is asked over HTTP, like any server; OpenVINO
+GenAI through its pipeline in this process. A kill costs one certificate, and the same command resumes. Results go to
+results/certificates.json and tables to docs/certify.md.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _DAYS = "Counting weekdays, let d=Monday, b is 2 days before d, t is 2 days afte
 _ASKED = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n{}\n\n"
 _FIRST = "To find f we need 2 * t, so we take 2 * t=24 modulo 100 and obtain f=48."
 _SECOND = "To find r we need 7 * f, so we take 7 * f=48 modulo 100 and obtain r=36."
-# they end where a step does: the next one may begin in several ways, and what copies has a step to copy
+# prompts end where a step does: the next step may begin in several ways, and copying drafters have a step to copy
 PROMPTS = (
     _ASKED.format(_QUESTION, _FIRST),
     _ASKED.format(_QUESTION, f"{_FIRST}\n\n{_SECOND}"),
@@ -67,7 +67,7 @@ PROMPTS = (
 
 @dataclass(frozen=True)
 class Case:
-    """One engine with one kind of speculation and one way to draw."""
+    """One engine with one kind of speculation and one sampling."""
 
     engine: str
     kind: str
@@ -134,7 +134,7 @@ def asked(case: Case, detect: float, folder: Path) -> dict[str, Any]:
     out, models = folder / f"{case.name}_{detect:g}", FOLDER / "models"
     if (known := read_json(out / "certificate.json")) is not None:
         return dict(known)
-    # what was begun cannot go on: a server starts at another port than the one that was asked
+    # an earlier certificate cannot resume: the server has another port each time
     shutil.rmtree(out, ignore_errors=True)
     prompts = folder / "prompts.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def _run(options: Sequence[str], out: Path) -> dict[str, Any]:
 
 
 def row(case: Case, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is kept of a certificate."""
+    """Return the saved part of a certificate."""
     of = {"engine": case.engine, "kind": case.kind, "sampling": case.sampling}
     if "error" in found:
         return of | dict(found)
@@ -202,7 +202,7 @@ def collect(engines: Sequence[str], detect: float) -> dict[str, Any]:
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """Return what stands between the page's marks."""
+    """Return the text between the page's marks."""
     headings = ("speculation", "sampling", "greedy", "drawn", "drafts kept", "verdict")
     lines = []
     for engine, version in found["versions"].items():

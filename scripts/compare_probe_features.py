@@ -1,10 +1,10 @@
-"""Compares what a target's probe can read of the same samples: layers, pooling, perceptron, loss, number of problems.
+"""Compare probes of a target on the same samples: layers, pooling, perceptron, loss, number of problems.
 
     python scripts/compare_probe_features.py --samples runs/doubting-samples/target [--out runs/features.json]
 
-Trains each probe on samples that train_probe has drawn of the embedded world (role=target, pooling=[mean,max,last], cluster=oracle) and says
-how well its score tells right drafted steps from wrong ones: behind any text, where a mistake stands until it is taken back, and
-behind right steps only. With seven turns every problem is held out once, and the figures are of all of them.
+It trains each probe on samples that train_probe has drawn from the embedded world (role=target, pooling=[mean,max,last], cluster=oracle) and reports
+how well its score tells right drafted steps from wrong ones: after any text, where a mistake stands until it is taken back, and
+after right steps only. Seven turns hold every problem out once, and the figures cover all problems.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Variant:
     share: float = 1.0  # of the training problems
     logprobs: bool = False
     truth: bool = (
-        False  # learns whether drafted steps are right, in place of the semantic probability
+        False  # learns whether drafted steps are right, instead of the semantic probability
     )
 
 
 def variants(layers: int) -> list[Variant]:
-    """Return what is compared, for a target of so many layers."""
+    """Return the variants to compare, for a target with this many layers."""
     quarters = [layers * part // 4 for part in (1, 2, 3)]
     return [
         Variant("all, mean, 32 - 16"),
@@ -79,7 +79,7 @@ def variants(layers: int) -> list[Variant]:
 
 
 class Samples:
-    """A folder of train_probe, its semantic probabilities and what is right of it."""
+    """A folder of train_probe, with its semantic probabilities and which samples are right."""
 
     def __init__(self, folder: Path) -> None:
         chains = read_chains(folder / FILE)
@@ -108,7 +108,7 @@ class Samples:
 
 
 def _right_anywhere(chains: Sequence[Chain], samples: Iterable[Sample]) -> dict[str, list[float]]:
-    """Return by context 1 for each sample that is right there, 0 for any other."""
+    """Return, by context, 1 for each sample that is right there and 0 for any other."""
     by_id, found = {chain.id: chain for chain in chains}, dict[str, list[float]]()
     for name, members in groupby(samples, key=lambda sample: sample.context):
         group = list(members)
@@ -122,7 +122,7 @@ def _right_anywhere(chains: Sequence[Chain], samples: Iterable[Sample]) -> dict[
 def held_out(
     rows: Rows, variant: Variant, config: ProbeConfig, turns: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Yield the drafted steps that each turn holds out, and the scores that they get."""
+    """Yield the drafted steps that each turn holds out, with their scores."""
     config = replace(config, hidden=list(variant.hidden), loss=variant.loss)
     if variant.truth:
         assert rows.right is not None
@@ -140,7 +140,7 @@ def held_out(
 def figures(
     rows: Rows, test: Sequence[int], score: np.ndarray, semantic: np.ndarray, spotless: set[str]
 ) -> dict[str, Any]:
-    """Return how a score orders drafted steps: by semantic probability, and right above wrong ones."""
+    """Return how well a score orders drafted steps: by semantic probability, and right above wrong ones."""
     assert rows.right is not None
     right, groups = rows.right[test], [rows.chains[i] for i in test]
     some = [at for at, i in enumerate(test) if rows.contexts[i] in spotless]
@@ -153,7 +153,7 @@ def figures(
 
 
 def compared(samples: Samples, turns: int, only: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Train each variant and yield its figures, and at the end those of the lowest log-probability."""
+    """Train each variant and yield its figures; yield those of the lowest log-probability last."""
     known = {variant.label: variant for variant in variants(samples.layers)}
     check_known(only, known)
     beside: dict[str, Any] = {}

@@ -1,11 +1,11 @@
-"""Compares the paper's probes of both models, trained on samples that were drawn at several temperatures, by the same steps.
+"""Compare the paper's probes of both models, trained on samples drawn at several temperatures, on the same steps.
 
     python scripts/compare_probe_temperatures.py [problems=100 ...] [--pair runs/doubting] [--out runs/temperatures.json]
 
-Both models continue the same contexts at each temperature, and from what they write a probe of each is trained, with the
-options of scripts/train_tiny_probes.py. All of them judge the same drafted steps, those of problems that they were not trained on,
-as accept=semantic does; the oracle says which steps are right. Beside the probes stand probabilities that are counted from the same
-samples: what a perfect probe would say. Other options than --... are those of train_probe. A killed run goes on where it was.
+Both models continue the same contexts at each temperature, and a probe of each is trained on the result, with the
+options of scripts/train_tiny_probes.py. All probes judge the same drafted steps, from problems that they were not trained on,
+as accept=semantic does; the oracle says which steps are right. For comparison, probabilities are also counted from the same
+samples: what a perfect probe would say. Options without -- are those of train_probe. A killed run resumes where it was.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Figures = dict[str, Any]
 def scores(
     training: Rows, config: ProbeConfig, judged: Sequence[Rows], turns: int
 ) -> list[np.ndarray]:
-    """Score all judged steps by probes that have not seen their problems; not a number where no turn holds them out."""
+    """Score all judged steps with probes that have not seen their problems; NaN where no turn holds them out."""
     found = [np.full(len(rows), np.nan) for rows in judged]
     for turn in range(turns):
         index = divided(training, config.train_seed, turn)
@@ -57,7 +57,7 @@ def scores(
 
 @dataclass(frozen=True)
 class Scored:
-    """What the probes of one temperature, or counts of its samples, say of drafted steps."""
+    """Scores of drafted steps, by the probes of one temperature or by counts of its samples."""
 
     label: str
     target: np.ndarray
@@ -78,13 +78,13 @@ class Scored:
 
 
 def figures(one: Scored, usual: Scored, true: Scored, right: np.ndarray, groups: Sequence[str]) -> Figures:  # fmt: skip
-    """Return what one way to score steps is worth, and by how much it differs from the usual one on the same steps.
+    """Return the figures of one way to score steps, and its difference from the usual one on the same steps.
 
-    ``true``: the semantic probabilities that the rank correlations are with.
+    ``true``: the semantic probabilities to correlate ranks with.
     """
 
     def change(figure: Callable[[Scored, list[int]], float | None]) -> Figures:
-        """Return the change of a figure over the usual temperature's, and its interval: the same draws for both."""
+        """Return a figure's change from the usual temperature, with its interval, using the same bootstrap draws for both."""
 
         def by(rows: list[int]) -> float | None:
             new, old = figure(one, rows), figure(usual, rows)
@@ -119,7 +119,7 @@ def figures(one: Scored, usual: Scored, true: Scored, right: np.ndarray, groups:
 def compared(
     work: Work, temperatures: Sequence[float], judged: Sequence[float], turns: int
 ) -> Iterator[Figures]:
-    """Yield the figures of each temperature's drafted steps, by the probes and by the counts of all temperatures."""
+    """Yield the figures of each temperature's drafted steps, with the probes and with the counts of all temperatures."""
     drawn = {t: {role: Samples(work.at(role, t)) for role in ROLES} for t in temperatures}
     every = [set(samples.semantic) for both in drawn.values() for samples in both.values()]
     contexts = set.intersection(*every)
@@ -148,7 +148,7 @@ def compared(
 def tables(
     steps: Judged, probes: Mapping[float, Scored], counts: Mapping[float, Scored], usual: float
 ) -> Iterator[Figures]:
-    """Yield the figures of all steps that were held out, and of those behind right steps only."""
+    """Yield the figures of all held-out steps, and of those after right steps only."""
     held = ~np.isnan(probes[usual].target)
     for behind, some in {"any text": held, "right steps only": held & steps.spotless}.items():
         right, groups = steps.right[some], [steps.groups[i] for i in np.flatnonzero(some)]

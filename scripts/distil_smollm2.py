@@ -1,10 +1,10 @@
-"""Trains an EAGLE-3 head for SmolLM2-135M-Instruct on a CPU, on text that the model writes itself; seeded.
+"""Train an EAGLE-3 head for SmolLM2-135M-Instruct on a CPU, on text that the model writes itself; seeded.
 
     python scripts/distil_smollm2.py --work runs/distil --out runs/eagle3-smollm2
 
-Nothing is fetched: the model writes the questions, too, where a user's turn stands in its template (Xu et al. 2024,
-Magpie), and then answers them. Questions and answers are kept in shards of 64, so that a kill costs one; the
-training goes on from its last state. ``WORK/apart.jsonl`` has questions that were not trained on, for runs with the
+Nothing is fetched: the model also writes the questions, in the user's turn of its template (Xu et al. 2024,
+Magpie), and then answers them. Questions and answers are saved in shards of 64, so that a kill costs one; the
+training resumes from its last state. ``WORK/apart.jsonl`` has questions that were not trained on, for runs with the
 head: ``benchmark=alpaca benchmark.data=WORK/apart.jsonl``.
 """
 
@@ -52,7 +52,7 @@ def write(
     seed: str,
     reads: tuple[Read, ...] = (),
 ) -> list[Answer]:
-    """Let the model go on from every prompt, all at once, each with random numbers of its own."""
+    """Have the model continue every prompt, all at once, each with its own random numbers."""
     queries = [
         Query("target", Context(key, prompt), sampling, random.Random(f"{seed} {key}"),
               reads=reads, generate=Generate(limit), rows_from=0)
@@ -65,7 +65,7 @@ def write(
 
 
 def questions(engine: Engine, text: Text, seed: str) -> list[str]:
-    """Return the questions of one shard, as the model imagines its users."""
+    """Return the questions of one shard, which the model writes as its own user."""
     mark = "QUESTION"
     before, found, _ = text.prompt(mark)[0].partition(mark)
     assert found, "the template has changed the question"

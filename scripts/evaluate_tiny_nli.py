@@ -1,10 +1,10 @@
-"""Measures the tiny entailment model against the meaning oracle and writes its card.
+"""Measure the tiny entailment model against the meaning oracle and write its card.
 
     python scripts/evaluate_tiny_nli.py [--contexts 200] [--samples 20] [--models hub_artifacts]
 
-Fresh contexts (another seed), next steps as the embedded pair really writes them, each model at
+It uses fresh contexts (another seed) and next steps that the embedded pair writes, each model at
 T = 0.6 and at T = 1.0. "All pairs" are all pairs of steps of one context, as semantic probabilities
-see them; many of those are the same text, which no model is asked about, so "texts" counts every
+see them. Many pairs are identical texts, which need no model, so "texts" counts every
 different text of a context once.
 """
 
@@ -26,7 +26,7 @@ from semspec.artifacts.inspection import seal
 from semspec.probes.cluster import Nli, Oracle, agreement, normal
 from semspec.storage.files import write_json
 
-SEED = 20261124  # of contexts and samples; training used others, and its errors were read on others
+SEED = 20261124  # seed of contexts and samples; training and its error analysis used others
 TEMPERATURES = (0.6, 1.0)
 CONTEXTS, SAMPLES = 200, 20
 SOURCES = ("tiny-target", "tiny-draft")

@@ -1,9 +1,9 @@
-"""Measures the embedded pair on fresh problems and writes its model cards.
+"""Measure the embedded pair on fresh problems and write its model cards.
 
     python scripts/evaluate_tiny_pair.py [--problems 500] [--models hub_artifacts]
 
-Each model alone, on problems of both domains that neither training nor any test has seen (another
-seed), greedily and at T = 0.6; every step is read by the oracle.
+Each model solves alone, on problems of both domains that neither training nor any test has seen (another
+seed), greedily and at T = 0.6; the oracle reads every step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROBLEMS = 500
 
 
 def evaluate(folder: Path, temperature: float, count: int) -> dict[str, Any]:
-    """One model alone at one temperature."""
+    """Measure one model alone at one temperature."""
     tally = Tally()
     for solver, done, problem in alone(folder, temperature, count, SEED, at_once=25):
         correct = solver.config.benchmark.grade(done.problem, done.text).correct
@@ -130,7 +130,7 @@ def card(name: str, folder: Path, found: dict[str, Any]) -> str:
 
 
 def lines(f: dict[str, Any]) -> dict[str, str]:
-    """Return what the card's table says of a temperature."""
+    """Return the lines of the card's table for a temperature."""
     low, high = f["pass_at_1_interval"]
     errors = dict(f["first_errors"])
     unreadable = errors.pop("unreadable", 0)

@@ -1,8 +1,8 @@
-"""Measures the embedded reward model on fresh steps of the draft and writes its model card.
+"""Measure the embedded reward model on fresh steps of the draft and write its model card.
 
     python scripts/evaluate_tiny_reward.py [--problems 400] [--models hub_artifacts]
 
-Problems that no training has seen, solved by the draft alone; every step up to the first error is
+The draft alone solves problems that no training has seen. Every step up to the first error is
 scored as ``accept=rsd`` scores it (our engine, the rule's own head) and labelled by the oracle.
 """
 
@@ -32,7 +32,7 @@ PROBLEMS = 400
 
 
 def rewards(engine: Engine, head: ScoreHead, batches: Batches, row: Row) -> list[float]:
-    """The reward of each step of a row, by one pass."""
+    """Return the reward of each step of a row, from one pass."""
     ids, ends = batches.ids(row)
     context = Context(0, ids[:1])
     query = Query(
@@ -49,7 +49,7 @@ def figures(rows: list[Row], found: list[list[float]], threshold: float) -> dict
     accepted = reward >= threshold
 
     def kept(of: np.ndarray) -> list[float]:
-        """Share that is accepted, and its 95 % interval."""
+        """Return the accepted share, and its 95 % interval."""
         count = int((accepted & of).sum())
         return [count / int(of.sum()), *wilson(count, int(of.sum()))]
 

@@ -1,9 +1,9 @@
-"""SemanticSpec's rule without probes: how it judges drafted steps if semantic probabilities are counted from samples.
+"""Apply SemanticSpec's rule without probes: judge drafted steps by semantic probabilities counted from samples.
 
     python scripts/exact_ratio.py --samples runs/doubting/samples-target [--smoothing 0.5]
 
-Reads what train_probe has sampled of the embedded world (role=target, with many drafted steps a context): the
-share of the target's own steps that mean what a drafted step means is P_T, the share of the other drafted steps P_D. A
+It reads samples of train_probe from the embedded world (role=target, with many drafted steps per context). P_T is the
+share of the target's own steps with the same meaning as a drafted step, P_D the share among the other drafted steps. A
 step is kept with probability min(1, P_T / P_D) (SemanticSpec, eq. 2). The oracle says which steps are right.
 """
 
@@ -28,7 +28,7 @@ from semspec.training.probes.shards import Sample, read_samples
 
 @dataclass(frozen=True)
 class Judged:
-    """A drafted step with both models' counted semantic probabilities."""
+    """A drafted step and its counted semantic probability under each model."""
 
     right: bool
     target: float
@@ -43,10 +43,10 @@ class Judged:
 def right_steps(
     problem: world.Problem, before: Sequence[str], means: Sequence[world.Meaning | None]
 ) -> list[bool]:
-    """Return which steps, by their meanings, are right behind a text that may have mistakes in it.
+    """Return which steps, by their meanings, are right after a text that may contain mistakes.
 
-    A mistake stands until it is taken back, and a step that takes it back is right. Steps of the text that say nothing are
-    passed over.
+    A mistake stands until it is taken back, and a step that takes it back is right. Steps of the text that claim nothing are
+    skipped.
     """
     known = [world.meaning(problem, step) for step in before]
     said = [meaning for meaning in known if meaning is not None]
@@ -56,7 +56,7 @@ def right_steps(
 def judged(samples: list[Sample], problem: world.Problem, before: list[str], smoothing: float) -> list[Judged]:  # fmt: skip
     """Judge the drafted steps of one context.
 
-    ``smoothing`` is added to each count (and to the totals, for one unseen meaning), so that no share is 0.
+    ``smoothing`` is added to each count, and to the totals for one unseen meaning, so that no share is 0.
     """
     means = [world.meaning(problem, sample.text) for sample in samples]
     own = [m for m, s in zip(means, samples, strict=True) if s.writer == "own"]

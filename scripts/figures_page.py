@@ -1,4 +1,4 @@
-"""A page whose tables are written from figures: results/NAME.json, and what stands between marks in a document."""
+"""A page whose tables are written from figures: results/NAME.json, and the text between marks in a document."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Kept:
-    """Parts of a long measurement, each kept when it is there, so that one that was cut short goes on.
+    """Parts of a long measurement, each saved when it is finished, so that an interrupted one resumes.
 
-    ``of`` says what is measured and how: parts that were kept of anything else are not used.
+    ``of`` says what is measured and how; saved parts of anything else are not used.
     """
 
     def __init__(self, path: Path, of: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ class Kept:
         return name in self._parts
 
     def part(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Return a part that was kept, or measure and keep it."""
+        """Return a saved part, or measure and save it."""
         if self.has(name):
             return self._parts[name]
         self._parts[name] = found = json.loads(json.dumps(measure()))
@@ -43,7 +43,7 @@ class Kept:
         return found
 
     def over(self) -> None:
-        """Forget the parts: all has been measured and written."""
+        """Delete the parts, once everything is measured and written."""
         self._path.unlink(missing_ok=True)
 
 
@@ -54,8 +54,8 @@ class FiguresPage:
     name: str  # of the target of make, and of the file of figures
     page: str  # the document, below the root of the repository
     marks: tuple[str, str]
-    text: Callable[[Mapping[str, Any]], str]  # what stands between the marks
-    changed: str  # what has happened where the code's digest is another one
+    text: Callable[[Mapping[str, Any]], str]  # the text between the marks
+    changed: str  # what a different digest of the code means
 
     @property
     def results(self) -> Path:
@@ -66,7 +66,7 @@ class FiguresPage:
         return ROOT / self.page
 
     def with_tables(self, page: str, found: Mapping[str, Any]) -> str:
-        """Return the page with what stands between its marks replaced."""
+        """Return the page with the text between its marks replaced."""
         return between(page, self.marks, self.text(found), self.at.name)
 
     def write(
@@ -79,7 +79,7 @@ class FiguresPage:
         at.write_text(self.with_tables(at.read_text(encoding="utf-8"), found), encoding="utf-8")
 
     def keep(self, found: Mapping[str, Any], whole: bool) -> None:
-        """Write figures and page if this is all that they hold; else print the tables of what was measured."""
+        """Write figures and page if the measurement is complete; otherwise print its tables."""
         if whole:
             self.write(found)
             return
@@ -87,7 +87,7 @@ class FiguresPage:
         print(f"{self.page} stays as it is: this is not all that it has", file=sys.stderr)
 
     def check(self, of: str, results: Path | None = None, at: Path | None = None) -> list[str]:
-        """Return what is older than what it is made from; nothing where all is well."""
+        """Return what is older than its source; nothing if all is up to date."""
         found, again = read_json(results or self.results), f"make {self.name}"
         if found is None:
             return [f"results/{self.name}.json is missing: {again}"]
@@ -101,14 +101,14 @@ class FiguresPage:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that ``asked`` carries out, for ``script_kit.parser``."""
+        """Return the options that ``asked`` carries out, for ``script_kit.parser``."""
         return {
             "check": (False, "measure nothing: what is out of date?"),
             "show": (False, f"measure nothing: write the page from results/{self.name}.json"),
         }
 
     def asked(self, a: argparse.Namespace, digest: Callable[[], str]) -> int | None:
-        """Check or show where that is asked for, and return the exit code; None: measure."""
+        """Check or show if requested, and return the exit code; None: measure."""
         if a.check:
             old = self.check(digest())
             print(*old, sep="\n", end="\n" if old else "")

@@ -1,12 +1,12 @@
-"""Measure what a pair of real shapes allows on this machine: random weights, the engine's own passes.
+"""Measure the speed-up that a pair of real shapes allows on this machine, with random weights and the engine's own passes.
 
     python scripts/gpu_bench.py [--pair qwen2-32b qwen2-1.5b] [--device cuda] [--step 64] [--context 2048]
     python scripts/gpu_bench.py --pair small small-draft --device cpu --step 16 --context 128   tried on a CPU
 
-What a pass costs does not depend on what the numbers are, but it is linear in the number of layers; so
-two shallow models of the right width are measured and the line through them is taken to the full depth (a 32B model's
-weights would not fit on most disks beside a benchmark). Told are a token of the draft and of the
-target, scoring a step with and without a probe's states, the probe itself, and what follows: the speed-up
+The cost of a pass does not depend on the weights' values, but it is linear in the number of layers. So
+two shallow models of the right width are measured and extrapolated to the full depth (a 32B model's
+weights would not fit on most disks beside a benchmark). It reports a token of the draft and of the
+target, scoring a step with and without a probe's states, the probe itself, and what follows from these: the speed-up
 at step level as a function of the share of accepted steps, all else being equal. Figures go to the file that --json names (results/gpu.json is for a GPU's).
 """
 
@@ -76,12 +76,12 @@ class Passes:
         self._ask(generate=Generate(limit=1))  # the prompt is cached from here on
 
     def token(self) -> float:
-        """Seconds of one generated token, greedily."""
+        """Return the seconds of one token, generated greedily."""
         count = len(self.step)
         return least(lambda: self._ask(generate=Generate(limit=count)), self.repeats) / count
 
     def scoring(self, *reductions: str) -> float:
-        """Seconds of scoring the step, with states pooled in the pass where reductions are given."""
+        """Return the seconds of scoring the step, with states pooled in the pass if reductions are given."""
         spans = ((0, len(self.step)),)
         pooled = tuple(Read(What.POOLED, spans=spans, reduce=r) for r in reductions)  # type: ignore[arg-type]
         reads = (Read(What.LOGPROBS), *pooled)
@@ -94,7 +94,7 @@ class Passes:
 
 
 def least(run: Callable[[], object], repeats: int) -> float:
-    """Return the seconds of the fastest run: others on the machine can only add to it."""
+    """Return the seconds of the fastest run, since other work can only add to it."""
     run()
     times = []
     for _ in range(repeats):
@@ -105,7 +105,7 @@ def least(run: Callable[[], object], repeats: int) -> float:
 
 
 def at_full_depth(shape: str, given: argparse.Namespace) -> dict[str, float]:
-    """Seconds of each kind of pass, on the line through two depths."""
+    """Return the seconds of each kind of pass at full depth, on the line through two depths."""
     layers = SHAPES[shape][0]
     dtype = torch.bfloat16 if given.device.startswith("cuda") else torch.float32
     found: list[dict[str, float]] = []
@@ -123,7 +123,7 @@ def at_full_depth(shape: str, given: argparse.Namespace) -> dict[str, float]:
 
 
 def probing(shape: str, given: argparse.Namespace) -> float:
-    """Seconds of a probe on means of all layers, one step."""
+    """Return the seconds of a probe on means of all layers, for one step."""
     layers, width = SHAPES[shape][:2]
     size = (layers + 1) * width
     weights = {name: w.detach() for name, w in Mlp(size, HIDDEN, "relu").state_dict().items()}
@@ -138,7 +138,7 @@ def probing(shape: str, given: argparse.Namespace) -> float:
 def speedups(
     target: dict[str, float], draft: dict[str, float], probe: float, step: int
 ) -> dict[str, float]:
-    """A step of n tokens: n t_T alone; drafted n t_D + scoring + probe, and n t_T where it is rejected."""
+    """Return speed-ups for a step of n tokens: n t_T alone; drafted n t_D + scoring + probe, plus n t_T if it is rejected."""
     alone = step * target["token"]
     tried = step * draft["token"] + target["scoring_mean"] + probe
     return {f"{share:g}": alone / (tried + (1 - share) * alone) for share in ACCEPTED}

@@ -1,9 +1,9 @@
-"""Measures whether the probes of the embedded pair tell right drafted steps from wrong ones, and writes it into their cards.
+"""Measure whether the probes of the embedded pair tell right drafted steps from wrong ones, and write it into their cards.
 
     python scripts/judge_tiny_probes.py [--problems 240] [--models hub_artifacts]
 
-The draft model drafts a step behind every beginning of true solutions of fresh problems; all probes score the same step
-as ``accept=semantic`` would have them, and the oracle says which are right. Two minutes of one core.
+The draft model drafts a step after every prefix of true solutions of fresh problems. All probes score the same step
+as under ``accept=semantic``, and the oracle says which steps are right. Takes two minutes of one core.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEED = 20261217  # of the problems; training, calibrations and benchmarks use ot
 PROBLEMS = 240
 TEMPERATURE = 0.6
 PREFIX = "probe-tiny-"
-# which probes a rule asks together: of the target, of the draft
+# probes that a rule uses together: of the target, of the draft
 PAIRS = (
     ("target-paper", "draft-paper"),
     ("target-last-layer", "draft-last-layer"),
@@ -48,7 +48,7 @@ PAIRS = (
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A drafted step: what each probe says of it, by name, and the lowest log-probability; the truth."""
+    """A drafted step: each probe's score by name, the lowest log-probability, and the truth."""
 
     problem: str
     scores: Mapping[str, float]
@@ -58,7 +58,7 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Judging(Told):
-    """Has all probes score the drafted steps behind true ones."""
+    """Has all probes score the drafted steps after true ones."""
 
     probes: Sequence[Probe]
     scored: list[Scored] = field(default_factory=list)
@@ -80,7 +80,7 @@ class JudgingSession(ToldSession):
         self.posed, self.before = posed, list[world.Meaning]()
 
     def note(self, context: Context, draft: Draft, at: int) -> Plan[None]:
-        """Have the target read the drafted step; keep what the probes say of it."""
+        """Have the target read the drafted step, and record the probes' scores."""
         kit, spans = self.kit, [(0, draft.ends[0])]
         step, rule = draft.tokens[: draft.ends[0]], self.rule
         readers = [probe for probe in rule.probes if probe.role == "target"]
@@ -103,7 +103,7 @@ class JudgingSession(ToldSession):
 
 
 def judged(probes: Sequence[Probe], split: str, problems: int) -> list[Scored]:
-    """Score the drafted steps of fresh problems by probes of one split."""
+    """Score the drafted steps of fresh problems with the probes of one split."""
     options = ["draft=lm", "draft.model.path=embedded/tiny-draft", "draft_length=1", "accept=logprob"]  # fmt: skip
     options += ["accept.threshold=-4", f"split={split}", f"temperature={TEMPERATURE}"]
     options += [f"benchmark.seed={SEED}", "concurrency=40", "adaptive=false"]
@@ -126,7 +126,7 @@ def conditions(problems: int = PROBLEMS) -> dict[str, Any]:
 def figures(
     probe: Probe, digests: Mapping[str, str], scored: Sequence[Scored], problems: int
 ) -> dict[str, Any]:
-    """Return what a card says of one probe; the digests tell a probe that was trained again."""
+    """Return what a card says of one probe; its digest shows whether the probe was trained again."""
     right = np.array([float(one.right) for one in scored])
     groups = [one.problem for one in scored]
 

@@ -1,12 +1,12 @@
-"""Makes everything that depends on the embedded pair, in order: what is missing, damaged or other than the scripts make it.
+"""Remake, in order, every artifact of the embedded pair that is missing, damaged or not as the scripts make it.
 
     python scripts/make_artifacts.py --list
-    python scripts/make_artifacts.py --check                # measures nothing: a line for all that is not as it would be made
+    python scripts/make_artifacts.py --check                # measures nothing; prints a line for each difference
     python scripts/make_artifacts.py [--only router-tiny-draft] [--out hub_artifacts] [--work runs/artifacts]
 
-Every artifact is made below --work by its own script, whose stages go on after a kill, is sealed there and then takes its
-place in --out in one step. Trained models, seeds and sizes are those of the scripts' constants, which ``--check`` reads, too. A
-changed constant, or a model that was trained again, therefore makes everything stale that depends on it.
+Each artifact is made below --work by its own script, whose stages resume after a kill, is sealed there and then moved
+into --out in one step. Trained models, seeds and sizes come from the scripts' constants, which ``--check`` reads as well. A
+changed constant, or a retrained model, therefore makes everything stale that depends on it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from semspec.report.terminal import duration
 from semspec.storage import swap
 from semspec.storage.files import write_bytes, write_json
 
-# what configs of before an option existed leave out: its only value then
+# options that older configs leave out, with the only value they had then
 UNRECORDED = {"data.min_p": 0.0, "calibration.min_p": 0.0}
 CARDS = "probe-cards"
 RISKS, HEAD = "risk-tiny-target-logprob", "stop-probe-tiny-target"
@@ -110,7 +110,7 @@ MAKINGS = {
         Making(HEAD, BOTH, partial(make_stop, HEAD), of_stop),
     )
 }
-# What is known to be otherwise, by artifact and place, and why it was left so.
+# Known differences, by artifact and place, and why they remain.
 _LATER = "made before the script recorded it"
 KNOWN = {
     **{
@@ -149,7 +149,7 @@ class Difference:
 
 
 def unlike(wanted: Any, found: Any, at: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each place at which a value is other than it should be, and how."""
+    """Yield each place where a value differs from what it should be, and how."""
     if found is None and at in UNRECORDED:
         found = UNRECORDED[at]
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
@@ -191,15 +191,15 @@ def differences(name: str, out: Path) -> list[Difference]:
 
 
 def check(out: Path, names: Sequence[str]) -> tuple[list[Difference], list[Difference]]:
-    """Return what is not as the scripts would make it, and which of it is known."""
+    """Return what differs from what the scripts would make, and which differences are known."""
     found = [one for name in names for one in differences(name, out)]
     return [one for one in found if one.known is None], [one for one in found if one.known]
 
 
 def make(making: Making, work: Path, out: Path) -> None:
-    """Make an artifact beside its place, and put it there whole."""
+    """Make an artifact in a work folder, then move it into place whole."""
     made = work / "made"
-    if making.name == CARDS:  # it changes what is there, each whole
+    if making.name == CARDS:  # it changes the artifacts in place, each one whole
         for line in making.commands(work, out):
             run(line)
         return
@@ -218,7 +218,7 @@ def run(line: Sequence[str]) -> None:
 
 
 def place(made: Path, folder: Path) -> None:
-    """Exchange a folder for what was made elsewhere: at every moment it is the old or the new one."""
+    """Replace a folder by one made elsewhere; at every moment the old or the new one is in place."""
     swap.recover(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     swap.check_replaceable(folder, inspection.kind_of(made).kind)

@@ -1,10 +1,10 @@
-"""Make conf/experiment/ours/edits.jsonl: functions of this repository's own past, each with one line to replace.
+"""Make conf/experiment/ours/edits.jsonl: functions from this repository's history, each with one line to replace.
 
     python scripts/make_edits.py [--until COMMIT] [--count 40]
 
-A row is a function before a commit, and the line that the commit changed in it; what it became is kept beside it. The
-history up to a commit determines all rows, so that whoever has it makes the same file. A checkout without its
-history (a shallow clone, a source archive) has the file and needs no more.
+A row is a function before a commit, and the line that the commit changed in it, with the result. The
+history up to a commit determines all rows, so anyone who has it makes the same file. A checkout without
+history (a shallow clone, a source archive) contains the file and needs no more.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _of_file(commit: str, path: str, before: str, after: str) -> Iterator[Edit]:
 
 
 def functions(source: str) -> dict[str, str]:
-    """Return the functions of a file by their dotted names, without indentation of their own."""
+    """Return the functions of a file by their dotted names, dedented."""
     lines, found = source.splitlines(), dict[str, str]()
 
     def walk(node: ast.AST, inside: str) -> None:
@@ -105,12 +105,12 @@ def replaced_line(before: str, after: str) -> tuple[str, str] | None:
         return None
     one, other = differing[0]
     near = difflib.SequenceMatcher(None, one, other).ratio() > 0.5
-    # the line must say which one is meant
+    # the line must be unique
     return (one, other) if near and old.count(one) == 1 and one.strip() else None
 
 
 def chosen(every: list[Edit], count: int) -> list[Edit]:
-    """Return so many edits, spread evenly over the history, one for each function and commit."""
+    """Return this many edits, spread evenly over the history, one for each function and commit."""
     alone: dict[str, Edit] = {}
     for edit in every:
         alone.setdefault(edit.place, edit)

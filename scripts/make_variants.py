@@ -1,12 +1,12 @@
-"""Makes variants of the embedded pair: drafts with noise on their weights, pairs whose distributions are sharper or softer.
+"""Make variants of the embedded pair: drafts with noisy weights, pairs with sharper or softer distributions.
 
     python scripts/make_variants.py --out runs/variants --noise 0.1 0.2 --sharpness 0.4 2
 
-``noise-0.2`` is tiny-draft with Gaussian noise on every matrix, of the given share of the standard deviation of its weights;
-norms stay as they are. ``sharpness-0.4`` holds ``target``, ``draft`` and noisy drafts whose logits are 0.4 times as large:
-their distribution at a temperature T is the original's at T / 0.4. So a pair of sharpness s at a temperature of 0.6 s writes
-what the original writes at 0.6, and finds it, at temperature 1, otherwise likely. Everything is seeded. A run takes a
-folder as ``model.path=FOLDER`` or ``draft=lm draft.model.path=FOLDER``; what they are for is in docs/measurements/thresholds.md.
+``noise-0.2`` is tiny-draft with Gaussian noise on every matrix, at the given share of the standard deviation of its weights;
+norms stay unchanged. ``sharpness-0.4`` holds ``target``, ``draft`` and noisy drafts whose logits are 0.4 times as large:
+their distribution at a temperature T is the original's at T / 0.4. So a pair of sharpness s at temperature 0.6 s writes
+what the original writes at 0.6, but gives it other log-probabilities at temperature 1. Everything is seeded. A run takes a
+folder as ``model.path=FOLDER`` or ``draft=lm draft.model.path=FOLDER``; docs/measurements/thresholds.md says what they are for.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def noisy(weights: Weights, share: float, seed: int) -> Weights:
 
 
 def scaled(weights: Weights, sharpness: float) -> Weights:
-    """Return the weights of a model whose logits are so many times as large; 32 bits, not to round them."""
+    """Return the weights of the model with its logits scaled by ``sharpness``, in 32 bits to avoid rounding."""
     return weights | {LAST_NORM: weights[LAST_NORM].float() * sharpness}
 
 

@@ -1,14 +1,14 @@
-"""Measures what thresholds of ``accept=logprob`` do to a target's accuracy, the one that a run measures among them.
+"""Measure how thresholds of ``accept=logprob`` affect a target's accuracy, including the one that a run measures.
 
     python scripts/measure_thresholds.py --drafts runs/variants/noise-0.2 --out runs/thresholds
     python scripts/measure_thresholds.py --target runs/variants/sharpness-0.3/target --temperature 0.18 \\
         --drafts runs/variants/sharpness-0.3/noise-0.2 --out runs/softer
 
-Every draft solves the same problems, after the target alone, with each threshold of log-probabilities at temperature 1
-and with the one that ``accept=logprob`` comes to before the first of these problems, as in a run
-(``--score-temperature``: of log-probabilities at which temperature; auto, as in a run: the sampling's). A trajectory depends on a threshold only through its verdicts, so a
-threshold at which every verdict stays what it was is not run again: its line is copied. Lines go to ``OUT/NAME.jsonl``,
-one a problem and threshold, and a killed run goes on there.
+After the target alone, every draft solves the same problems with each threshold on log-probabilities at temperature 1,
+and with the threshold that ``accept=logprob`` measures before the first of these problems, as in a run
+(``--score-temperature``: the temperature of its log-probabilities; auto, as in a run: the sampling's). A trajectory depends on a threshold only through its verdicts, so if
+a threshold changes no verdict, its line is copied instead of run. Lines go to ``OUT/NAME.jsonl``,
+one per problem and threshold, and a killed run resumes from there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HEADINGS = (
 
 
 def line_of(solver: Solver, done: Solution, setting: Setting | None) -> Line:
-    """Return the line of one solution; None: of the target alone."""
+    """Return the line of one solution; ``None`` stands for the target alone."""
     at, threshold = setting or (RAW, None)
     grade = solver.config.benchmark.grade(done.problem, done.text)
     rounds = done.outcome.rounds
@@ -67,17 +67,17 @@ def line_of(solver: Solver, done: Solution, setting: Setting | None) -> Line:
 
 
 def key_of(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what a line is of: lines of earlier versions are of scores at temperature 1."""
+    """Return the key of a line; lines of earlier versions have scores at temperature 1."""
     return line["id"], line.get("temperature", RAW), line["threshold"]
 
 
 def same(line: Mapping[str, Any], threshold: float) -> bool:
-    """Say if a stricter threshold leaves every verdict of a line as it was."""
+    """Return whether a stricter threshold leaves every verdict of a line unchanged."""
     return bool(line["threshold"] <= threshold <= line["lowest_accepted"])
 
 
 def measured(solver: Solver, asked: Sequence[BenchmarkProblem], file: Path) -> Setting:
-    """Return the threshold that a run on these problems begins with; keep what is said of it in a file."""
+    """Return the threshold that a run on these problems begins with; save its description to a file."""
     if not file.exists():
         solver.measure(asked, tell=print)
         write_json(file, solver.rule.measured())
@@ -88,7 +88,7 @@ def measured(solver: Solver, asked: Sequence[BenchmarkProblem], file: Path) -> S
 
 
 def measure(a: Namespace, draft: str) -> Path:
-    """Write the lines of one draft that are missing, and return their file; ``draft=""`` is the target alone."""
+    """Write the missing lines of one draft, and return their file; ``draft=""`` is the target alone."""
     file = a.out / f"{Path(draft).name or 'alone'}.jsonl"
     options = [f"benchmark.seed={a.seed}", f"concurrency={a.at_once}", "accept=logprob", "split=paragraph"]  # fmt: skip
     options += [f"accept.score_temperature={a.score_temperature}", f"model.path={a.target}"]

@@ -1,10 +1,10 @@
-"""Scores own and drafted steps of a pair and reads them with the oracle: what a threshold would have let through.
+"""Score own and drafted steps of a pair and label them with the oracle, to see what a threshold would accept.
 
     python scripts/score_steps.py --draft runs/drafts/noise-0.2 --out runs/steps.json
     python scripts/score_steps.py --target embedded/tiny-draft --draft runs/drafts/noise-0.1 --out runs/steps.json
 
-The contexts are the target's own solutions, or with ``--told`` true ones that the world words, which needs no writing
-by the target and has no own steps. Steps behind an error are left out: they have no truth.
+The contexts are the target's own solutions. With ``--told`` they are true solutions worded by the embedded world, so that the
+target writes nothing and there are no own steps. Steps after an error are left out: they are neither right nor wrong.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class ToldSession(WatchingSession):
         return Verdict(0, list(self.steps[at]))
 
     def note(self, context: Context, draft: Draft, at: int) -> Plan[None]:
-        """Have the target read the drafted step; keep what it says of it."""
+        """Have the target read the drafted step, and record its scores."""
         step = draft.tokens[: draft.ends[0]]
         drafted = yield from self.lowest(context, step)
         self.places.append(Place(self.kit.prompt, at, 0.0, drafted, self.steps[at], step))
 
 
 def told(solver: Solver, problems: Mapping[str, BenchmarkProblem]) -> Chains:
-    """Return a true solution of every problem, cut into steps, as the world words it."""
+    """Return a true solution of every problem, worded by the embedded world and cut into steps."""
     chains: dict[str, dict[int, list[int]]] = {}
     for number, (prompt, problem) in enumerate(problems.items()):
         posed = world.find_problem(problem.question)
@@ -78,7 +78,7 @@ def told(solver: Solver, problems: Mapping[str, BenchmarkProblem]) -> Chains:
 
 
 def rows(solver: Solver, places: list[Place], problems: Mapping[str, BenchmarkProblem]) -> list[Any]:  # fmt: skip
-    """Return scores and truths of the places up to each solution's first error."""
+    """Return scores and truths of the steps up to each solution's first error."""
     found, by_prompt = [], defaultdict(list)
     for place in places:
         by_prompt[place.prompt].append(place)

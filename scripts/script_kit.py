@@ -1,4 +1,4 @@
-"""Help for all scripts: command lines, tables for a terminal, a server, and what stands in a model's folder."""
+"""Help for all scripts: command lines, tables for a terminal, a server, and a model folder's contents."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def server(*options: str) -> Iterator[Started]:
 def parser(doc: str | None, **known: Any) -> argparse.ArgumentParser:
     """Return the parser of a script whose docstring's first line is its help.
 
-    An option's default says its type, and a type alone has to be given; in a pair the second is its help.
+    An option's default gives its type; an option with only a type is required; in a pair the second item is its help.
     """
     made = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     for name, default in known.items():
@@ -83,7 +83,7 @@ def parser(doc: str | None, **known: Any) -> argparse.ArgumentParser:
 
 
 def check_known(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise UserError for the first of several names that is not one of those that are known."""
+    """Raise UserError for the first name that is not known."""
     if unknown := [name for name in given if name not in known]:
         raise UserError(f"'{unknown[0]}' is unknown: choose from {', '.join(known)}")
 

@@ -17,9 +17,9 @@ MODELS = {"target": (), "draft": ("model.path=embedded/tiny-draft",)}  # options
 
 
 def mortal(role: str, model: str = "", **changes: Any) -> Mortal:
-    """Return a server of a role's model, which can be started, killed and started again.
+    """Return a server for a role's model that can be started, killed and restarted.
 
-    ``model``: the folder of another model for it. ``changes`` are arguments of SGLang's. Raise UserError where there is no SGLang.
+    ``model`` is the folder of another model to use, ``changes`` are arguments of SGLang. Raise UserError if SGLang is missing.
     """
     sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
     from tests.support import sglang_env

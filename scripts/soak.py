@@ -1,23 +1,22 @@
-"""`make soak`: keep a live server busy with requests of all kinds, valid and invalid, and look for what is lost, hangs or grows.
+"""`make soak`: send a live server requests of all kinds, valid and invalid, and look for what is lost, hangs or grows.
 
     python scripts/soak.py [requests=10000] [workers=12] [options of semspec.serve, adaptive=false for one]
     .venv-sglang/bin/python scripts/soak.py engine=sglang requests=1000
     python scripts/soak.py url=http://127.0.0.1:8000 requests=2000
-    python scripts/soak.py --check      send no requests; say whether the figures are older than the code
+    python scripts/soak.py --check      send no requests; report whether the figures are older than the code
 
-Without ``url=`` it starts a server of the embedded pair. With ``engine=sglang`` that one uses two SGLang servers of the target and one of the draft. One of
-the three at a time is killed and started again (``kill_every=``), so that a replica of the target is always left.
+Without ``url=`` it starts a server of the embedded pair. With ``engine=sglang`` that server uses two SGLang servers of the target and one of the draft. One of
+the three at a time is killed and restarted (``kill_every=``), so that a replica of the target is always left.
 
 What must hold:
 
-- Every reply has the status that its request calls for. An answer is JSON of the right form and within its limits; an error names the field that is to blame.
-- Every stream ends, no request hangs, and nothing is under way once all requests are over.
+- Every reply has the status that its request calls for. An answer is JSON of the right form and within its limits; an error names the field at fault.
+- Every stream ends, no request hangs, and nothing is in progress once all requests have finished.
 - Some questions are asked greedily over and over, and their texts stay the same.
-- The log of a server that was started here has one line for each request. Its memory, noted every 1,000 requests, grows by no more than a tenth after the first thousand.
-- At the end that server gets SIGTERM while answers are being written, every second one as a stream. All of them come whole, and the server ends by itself.
+- If the server was started here, its log has one line for each request, and its memory, recorded every 1,000 requests, grows by no more than a tenth after the first thousand.
+- At the end that server gets SIGTERM while it is writing answers, every second one as a stream. All answers arrive complete, and the server ends by itself.
 
-Prints a line of figures; the exit code is 1 if something was wrong. Figures of 10,000 requests or more go to results/soak.json and as a row to
-docs/measurements/serving.md.
+It prints a line of figures; the exit code is 1 if something was wrong. Figures of 10,000 requests or more go to results/soak.json, with a row in docs/measurements/serving.md.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ if TYPE_CHECKING:
     from tests.support.sglang_servers import Mortal
 
 WHOLE = 10_000  # requests of a run whose figures are kept, at least
-LAST = 300  # tokens of each answer that is under way at the end
+LAST = 300  # tokens of each answer that is in progress at the end
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The load, and the server it goes to; all other options are passed to the server that is started."""
+    """The load, and the server that gets it; all other options are passed to the server that is started."""
 
     # fmt: off
     url: str = option("", "a server that is running; without it one is started")

@@ -123,7 +123,7 @@ class Client:
             return got.status, got.read()
 
     def error(self, status: int, told: bytes, expected: Sequence[int], param: str = "") -> None:
-        """Check a reply that is no 200: its status must be expected, or 429, and it must blame the right field."""
+        """Check an error reply: its status must be expected, or 429, and it must name the right field."""
         found = json.loads(told)["error"]
         blamed = str(found["param"] or "").startswith(param)
         if (status != 429 and (status not in expected or not blamed)) or not found["message"]:
@@ -143,7 +143,7 @@ class Client:
         self.answered(self.chat(rng), CHAT, "whole")
 
     def answered(self, asked: Mapping[str, Any], path: str, outcome: str) -> None:
-        """Ask for an answer that is not streamed, and check it."""
+        """Request an answer that is not streamed, and check it."""
         status, told = self.post(json.dumps(asked).encode(), path)
         if status != 200:
             self.error(status, told, ())
@@ -181,7 +181,7 @@ class Client:
     def streamed(
         self, asked: Mapping[str, Any], path: str, outcome: str, slowly: bool = False
     ) -> list[dict[str, Any]]:
-        """Ask for a stream, read it to its end, and check it; return its events, or [] if the request was refused."""
+        """Request a stream, read it to its end, and check it; return its events, or [] if the request was refused."""
         with contextlib.closing(self.connect()) as connection:
             connection.request("POST", path, json.dumps(asked), self.headers.told)
             got = connection.getresponse()
@@ -214,7 +214,7 @@ class Client:
         self.stream(rng, slowly=True)
 
     def text(self, rng: random.Random) -> None:
-        """Have a text or ids continued."""
+        """Request the continuation of a text or of ids."""
         asked = completion(rng)
         if rng.random() < 0.5:
             self.answered(asked, COMPLETION, "text")
@@ -233,7 +233,7 @@ class Client:
         self.tally.add("again")
 
     def look(self, rng: random.Random) -> None:
-        """Get the page, the counters, or a path that does not exist."""
+        """Fetch the page, the counters, or a path that does not exist."""
         path = rng.choice(list(LOOKS))
         expected, holds = LOOKS[path]
         with contextlib.closing(self.connect()) as connection:
@@ -245,7 +245,7 @@ class Client:
         self.tally.add("look")
 
     def leave(self, rng: random.Random) -> None:
-        """Go away in the middle of an answer."""
+        """Disconnect in the middle of an answer."""
         asked = {**self.chat(rng), **(streaming(rng) if rng.random() < 0.5 else {})}
         body = json.dumps(asked).encode()
         with socket.create_connection(self.address, timeout=PATIENCE) as connection:
@@ -254,7 +254,7 @@ class Client:
         self.tally.add("left")
 
     def half(self, rng: random.Random) -> None:
-        """Go away in the middle of a request."""
+        """Disconnect in the middle of a request."""
         with socket.create_connection(self.address, timeout=PATIENCE) as connection:
             connection.sendall(self.head(5000) + b'{"messages"')
             time.sleep(rng.random() * 0.05)
@@ -292,7 +292,7 @@ class Client:
 
 
 def under_way(address: tuple[str, int]) -> float:
-    """Return how many choices the server is writing or has waiting."""
+    """Return how many choices the server is writing or has queued."""
     with contextlib.closing(http.client.HTTPConnection(*address, timeout=PATIENCE)) as connection:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()

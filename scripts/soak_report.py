@@ -21,7 +21,7 @@ MARKS = "<!-- soak: written by make soak -->", "<!-- end of soak -->"
 ROOTS = ("Server", "Solver", "Solve", "speculate")
 NAMES = {"hf": "`engine=hf`", "sglang": "two SGLang servers of the target, one of the draft"}
 HEADINGS = ("", "requests", "kills", "wrong", "memory (RSS)", "whole after SIGTERM", "revision")
-# kinds of requests that need not be in the log: those whose client goes away, and those that ask no question
+# kinds of requests that need not be in the log: those whose client disconnects, and those that ask no question
 AT_MOST_ONCE = ("left", "half", "look")
 
 
@@ -36,12 +36,12 @@ def megabytes(size: int) -> str:
 
 
 def settled(memory: Sequence[Sequence[int]]) -> list[int]:
-    """Return the bytes that were noted once memory had settled."""
+    """Return the bytes recorded once memory had settled."""
     return [size for requests, size in memory if requests >= SETTLED]
 
 
 def growth(memory: Sequence[Sequence[int]]) -> str:
-    """Say that memory has grown too much; return "" if it has not."""
+    """Return a complaint if memory has grown too much, otherwise ""."""
     sizes = settled(memory)
     if sizes and max(sizes) > sizes[0] * GROWTH:
         return f"memory has grown from {sizes[0]:,} to {max(sizes):,} bytes"

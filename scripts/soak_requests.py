@@ -12,7 +12,7 @@ KNOWN = [
     f"Modulo 100, let x={x}, k is x - 2, m is {y} * k, and z is m + x. Find z."
     for x, y in ((76, 3), (41, 7), (8, 9), (55, 4))
 ]
-ROOMY = 60  # an answer of more tokens has room for words that close its thinking
+ROOMY = 60  # a longer answer has room for words that close its thinking
 TURN = {"role": "user", "content": "Modulo 100, let x=76, k is x - 2. Find k."}
 SIDE = {"type": "object", "properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "side", "schema": SIDE}}
@@ -48,7 +48,7 @@ ODD = (
 )
 REFUSED: Sequence[
     tuple[Mapping[str, Any], str]
-] = (  # invalid fields of a chat, and the one to blame
+] = (  # invalid fields of a chat, and the field at fault
     ({"temperature": -1}, "temperature"),
     ({"n": 0}, "n"),
     ({"n": 1000}, "n"),

@@ -1,14 +1,14 @@
-"""`make tables`: every drafter with every rule that fits it, on the embedded pair, into docs/results.md and the overview.
+"""`make tables`: measure every drafter with every rule that fits it, on the embedded pair, for docs/results.md and the overview.
 
     python scripts/tables.py [--problems 30] [--minutes 50] [--quick] [--workers 2] [--only "lm/" ...]
-    python scripts/tables.py --check     are docs/results.md and the overview as old as the code?
+    python scripts/tables.py --check     report whether docs/results.md and the overview are older than the code
     python scripts/tables.py --show      write the tables again from results/results.json, measuring nothing
 
-What is measured are the experiments ours/table-token, table-greedy and table-step: a block is a drafter (greedily a rule)
-whose arms are all rules that fit it (greedily all drafters). Blocks are measured in processes of their own, two at a time, with
-one thread each. All blocks have ten problems before any has more, and after 50 minutes none is begun; the same command
-adds what is missing. A kill costs one problem, and nothing is measured twice as long as what it depends on is what
-it was: the digest of that names the folder in runs/tables/.
+It measures the experiments ours/table-token, table-greedy and table-step. A block is a drafter (in the greedy table a rule)
+whose arms are all rules that fit it (all drafters). Each block runs in its own process, two at a time, with
+one thread each. All blocks get ten problems before any gets more, and none begins after 50 minutes; the same command
+adds what is missing. A kill costs one problem. Nothing is measured twice while its inputs are unchanged: the
+folder in runs/tables/ is named after their digest.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ LEVELS = {  # what the page calls the experiments
     "step level": "ours/table-step",
 }
 PROBLEMS, QUICK = 30, 2
-WAVE = 10  # problems that all blocks have before any has more: what is measured is even
-MINUTES = 50.0  # after which no block is begun: with the last ones below an hour
+WAVE = 10  # problems that all blocks get before any gets more, so that partial tables are even
+MINUTES = 50.0  # no block begins after this; with the last ones it stays below an hour
 ROOTS = "Solver Solve wilson quantile ratio_interval mcnemar paired_difference holm".split()
-ONLY_BY_THE_DRAFT_MODEL = {  # rules that say nothing about who drafts
+ONLY_BY_THE_DRAFT_MODEL = {  # rules that say nothing about the drafter
     "random": "a control: it accepts by the toss of a coin",
     "judge": "the pair was never taught to judge",
     "triggers": "nobody hesitates in words in the embedded world",
@@ -66,7 +66,7 @@ Cell = dict[str, Any]
 
 @dataclass(frozen=True)
 class Block:
-    """A drafter at a level with the rules that fit it; greedily a rule with the drafters that fit it."""
+    """A drafter at a level with the rules that fit it; in the greedy table a rule with the drafters that fit it."""
 
     level: str
     name: str
@@ -76,7 +76,7 @@ class Block:
         return f"{self.level}/{self.name}"
 
     def fitting(self) -> Iterator[Job]:
-        """Yield the jobs whose parts go together."""
+        """Yield the jobs whose parts fit together."""
         for job in self.jobs:
             with contextlib.suppress(UserError):
                 build(job)
@@ -84,7 +84,7 @@ class Block:
 
 
 def blocks(only: Sequence[str] = ()) -> list[Block]:
-    """Return everything that is registered, by block; ``only``: parts of the names "level/block"."""
+    """Return all registered combinations, by block; ``only``: parts of the names "level/block"."""
     found: dict[tuple[str, str], list[Job]] = {}
     for level, experiment in LEVELS.items():
         for job in experiments.jobs(load(experiment), "tiny"):
@@ -96,7 +96,7 @@ def blocks(only: Sequence[str] = ()) -> list[Block]:
 def digest() -> str:
     """Return the digest of what the figures depend on: code, presets, artifacts, and the options of every job.
 
-    Of code what it says counts and not where it stands (see ``semspec.results.code_digest``).
+    Code counts by its content, not its location (see ``semspec.results.code_digest``).
     """
     whole = hashlib.sha256(code_digest(ROOT / "semspec", ROOTS).encode())
     for file in [
@@ -113,19 +113,19 @@ def digest() -> str:
 
 
 def settings() -> Iterator[str]:
-    """Yield the options of every job, but for the number of problems."""
+    """Yield the options of every job, except the number of problems."""
     for block in blocks():
         for job in block.jobs:
             yield " ".join(sorted(o for o in job.options if not o.startswith("problems=")))
 
 
 def waves(problems: int) -> list[int]:
-    """Return how many problems all blocks have before any has more."""
+    """Return the numbers of problems that all blocks reach before any gets more."""
     return [*range(WAVE, problems, WAVE), problems]
 
 
 def command(block: Block, problems: int, folder: Path) -> list[str]:
-    """Return the command that measures a block as far as so many problems."""
+    """Return the command that measures a block up to this many problems."""
     return [
         *(sys.executable, "-m", "semspec.run", f"experiment={LEVELS[block.level]}"),
         *(f"only={block.name}/", f"problems={problems}", "quiet=true"),
@@ -136,9 +136,9 @@ def command(block: Block, problems: int, folder: Path) -> list[str]:
 def measure_all(
     todo: Sequence[Block], problems: int, workers: int, minutes: float, folder: Path
 ) -> tuple[set[str], int]:
-    """Measure all blocks, a few processes at a time, so that a fault in one ends no other.
+    """Measure all blocks, a few processes at a time, so that a failure in one ends no other.
 
-    Return those that failed, and how often a block was not begun because time was over.
+    Return those that failed, and how often a block did not begin because time was up.
     """
     began = time.monotonic()
     failed, late = set[str](), 0
@@ -169,7 +169,7 @@ def measure_all(
 
 
 def measured(block: Block, folder: Path) -> tuple[list[Cell], dict[str, str]]:
-    """Return a block's rows, none where it has not been measured, and why others were left out."""
+    """Return a block's rows (none if it has not been measured), and why others were left out."""
     experiment = load(LEVELS[block.level])
     held = record_arms(experiment, "tiny", block.jobs, folder / experiment.name)
     left_out = {f"{block.level}/{name}": why for name, why in held["left_out"].items()}
@@ -179,7 +179,7 @@ def measured(block: Block, folder: Path) -> tuple[list[Cell], dict[str, str]]:
 def collect(
     todo: Sequence[Block], folder: Path, of: str, workers: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the figures of everything that was measured, for results/results.json, and what was not."""
+    """Return all measured figures, for results/results.json, and what is missing."""
     cells, left_out, lacking = list[Cell](), dict[str, str](), list[str]()
     for block in todo:
         rows, why = measured(block, folder)
@@ -253,7 +253,7 @@ def excerpt(found: Mapping[str, Any]) -> str:
 
 
 def with_excerpt(page: str, text: str) -> str:
-    """Return the overview with what stands between the markers replaced."""
+    """Return the overview with the text between the markers replaced."""
     return between(page, MARKERS, text, OVERVIEW.name)
 
 
@@ -266,7 +266,7 @@ def write(found: Mapping[str, Any]) -> None:
 
 
 def check(of: str) -> list[str]:
-    """Return what is older than what it is made from; nothing where all is well."""
+    """Return what is older than its source; nothing if all is up to date."""
     found = read_json(RESULTS)
     if found is None:
         return ["results/results.json is missing: make tables"]
@@ -318,7 +318,7 @@ def main() -> int:
     todo = [block for block in whole if not a.only or any(part in str(block) for part in a.only)]
     print(f"{len(todo)} blocks, {problems} problems each; folder {folder}")
     failed, late = measure_all(todo, problems, a.workers, a.minutes, folder)
-    # what an earlier command has measured with the same code counts, too
+    # earlier measurements with the same code count, too
     found, lacking = collect(whole, folder, of, a.workers)
     warn = partial(print, file=sys.stderr)
     if lacking:

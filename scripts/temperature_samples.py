@@ -1,4 +1,4 @@
-"""Samples of both models at several temperatures in the same contexts, and the drafted steps that probes are compared on."""
+"""Samples of both models at several temperatures in the same contexts, and the drafted steps on which probes are compared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMOOTHING = 0.5  # added to each count, and to the total for this and for one un
 
 @dataclass(frozen=True)
 class Work:
-    """Where the samples of each model and temperature are, and how they are drawn."""
+    """Where the samples of each model and temperature are stored, and how they are drawn."""
 
     folder: Path
     pair: str  # a folder with tiny-target and tiny-draft; "": the embedded pair
@@ -58,7 +58,7 @@ class Work:
         return build(options_of(f"{role}-paper", "pooling=[mean]", *models, *self.more, *places))
 
     def draw(self, temperatures: Iterable[float], steps: Steps) -> None:
-        """Sample both models at each temperature, the usual one first: the others take over its chains of thought."""
+        """Sample both models at each temperature, the usual one first, since the others reuse its chains of thought."""
         chains = self.at("target", self.usual) / FILE
         for temperature in sorted(temperatures, key=lambda t: t != self.usual):
             for role in ROLES:
@@ -97,9 +97,9 @@ def copy_chains(source: Path, to: Path, count: int) -> None:
 def read_steps(
     config: ProbeConfig, steps: Sequence[Sample], chains: Mapping[str, Chain], into: Path
 ) -> list[Sample]:
-    """Have a configuration's model read steps in their contexts, and keep its averaged states of each, as a rule would.
+    """Have a configuration's model read steps in their contexts, and return its averaged states of each, as a rule would.
 
-    The steps, and the samples that are returned, are ordered by chain, cut and number.
+    The steps and the returned samples are ordered by chain, cut and number.
     """
     if not is_done(into, 0):
         into.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def _read_chain(pair: Pair, chain: Chain, steps: Iterable[Sample], writer: Group
 
 
 class Judged:
-    """Drafted steps of one temperature, as each of the two models reads them."""
+    """Drafted steps of one temperature, read by each of the two models."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Judged:
         }
 
     def counted(self, samples: Samples) -> np.ndarray:
-        """Return how probable each step's meaning is, counted from a model's own samples in the same context."""
+        """Return the probability of each step's meaning, counted from a model's own samples in the same context."""
         own: dict[str, list[str]] = {}
         for sample in read_samples(samples.into):
             if sample.writer == "own":
@@ -185,7 +185,7 @@ def key_of(sample: Sample) -> tuple[str, int]:
 def to_score(
     steps: Sequence[Sample], states: Path, pooling: Sequence[str], samples: Samples
 ) -> Rows:
-    """Return rows of the paper's features that nothing is learned from: their targets are not known."""
+    """Return rows of the paper's features for scoring only: their targets are unknown."""
     features = Features(PAPER.pooling)
     size = features.size(samples.layers, samples.width)
     unknown = {

@@ -1,7 +1,7 @@
-"""Make what heads on the tiny target are trained with: solutions, and the target's states over them.
+"""Make the training data of heads on the tiny target: solutions, and the target's states over them.
 
-Solutions are rendered by the embedded world, whose wordings the target writes itself. Shards of a
-hundred are kept in ``--work``, so that a kill costs one at most; both scripts read the same ones.
+The embedded world renders the solutions, in the wordings that the target itself writes. Shards of a
+hundred are saved in ``--work``, so that a kill costs one at most; both scripts read the same shards.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ WEEKDAYS = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A solution; a state of a position is the target's after reading the token there."""
+    """A solution; the state at a position is the target's after reading the token there."""
 
     tokens: Tensor  # [n] int64
     given: int  # tokens of the prompt
-    states: Tensor  # [n, layers, width] bfloat16, as ``collect`` was asked for them
+    states: Tensor  # [n, layers, width] bfloat16, of the layers given to ``collect``
 
 
 def collect(
     target: Path, layers: Sequence[int], solutions: int, seed: int, work: Path
 ) -> list[Row]:
-    """Solutions with the target's states of these layers (as in ``Read.layers``)."""
+    """Return solutions with the target's states of these layers (as in ``Read.layers``)."""
     work.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     engine, text = Hf(device="cpu").load(str(target)), Text(str(target))
@@ -78,7 +78,7 @@ def collect(
 
 
 def common_tokens(rows: Sequence[Row], count: int, always: Sequence[int]) -> list[int]:
-    """The tokens that solutions use most, in ascending order, ``always`` among them."""
+    """Return the tokens that solutions use most, in ascending order, including ``always``."""
     seen: Counter[int] = Counter()
     for row in rows:
         seen.update(row.tokens[row.given :].tolist())
@@ -87,9 +87,9 @@ def common_tokens(rows: Sequence[Row], count: int, always: Sequence[int]) -> lis
 
 
 def batches(rows: Sequence[Row], size: int, seed: int, first: int = 0) -> Iterator[Batch]:
-    """Batches without end.
+    """Yield batches without end.
 
-    Rows of similar length come together; ``first`` batches are left out, for going on after a kill.
+    Rows of similar length share a batch; ``first`` batches are skipped, to resume after a kill.
     """
     order = sorted(range(len(rows)), key=lambda i: len(rows[i].tokens))
     groups = [order[i : i + size] for i in range(0, len(order) - size + 1, size)]

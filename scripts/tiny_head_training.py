@@ -1,4 +1,4 @@
-"""Training a head: Muon on matrices, AdamW on the rest, progress, and going on after a kill."""
+"""Training a head: Muon on matrices, AdamW on the rest, progress, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def learn(
 ) -> dict[str, Any]:
     """Train the parameters in place, and return what training.json says.
 
-    ``words`` are for the card (TINY). ``fresh`` gives rows that it is measured on and not trained on. ``outer`` names
-    matrices that Muon is not for: those that give the logits.
+    ``words`` are for the card (TINY). ``fresh`` gives rows for measuring that are not trained on. ``outer`` names
+    matrices that Muon does not train: those that give the logits.
     """
     for p in parameters.values():
         p.requires_grad_(True)
@@ -89,7 +89,7 @@ def learn(
             _keep(state, parameters, optimizers, step + 1, seconds)
     for p in parameters.values():
         p.requires_grad_(False)
-    # how often the favourite is the target's over rows that it was not trained on
+    # how often the head's top token is the target's, over rows not trained on
     apart = fresh()
     drawn = islice(batches(apart, 10, 0), len(apart) // 10)
     with torch.no_grad():
@@ -161,7 +161,7 @@ that the tokens before are right, for the first, second, ... token of a draft:
 def write_head(
     folder: Path, tensors: dict[str, Tensor], config: object, training: dict[str, Any]
 ) -> None:
-    """Floats in bfloat16, config.json, how it was trained, a card and a manifest."""
+    """Write a head: floats in bfloat16, config.json, training.json, a card and a manifest."""
     folder.mkdir(parents=True, exist_ok=True)
     stored = {
         n: (t.detach().bfloat16() if t.is_floating_point() else t).contiguous()

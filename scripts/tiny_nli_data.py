@@ -1,8 +1,8 @@
 """Pairs of steps for the tiny entailment model: made from the world, and sampled from a model.
 
-Two steps after the same context, and what the first is to the second: *entailment* if the oracle
-reads the same meaning in both, *contradiction* if both speak of the same thing and claim something
-else, *neutral* otherwise. The relation is symmetric, as meaning is here.
+A pair is two steps after the same context and their relation: *entailment* if the oracle
+reads the same meaning in both, *contradiction* if both are about the same thing and claim different
+things, *neutral* otherwise. The relation is symmetric, as meaning is here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def relation(problem: Problem, a: str, b: str) -> int:
 
 
 def subject(said: Meaning) -> tuple[str, ...]:
-    """The subject of a step; () where it claims nothing that could be contradicted."""
+    """Return the subject of a step; () if it claims nothing that could be contradicted."""
     if said[0] == "goal":
         return ()
     if said[0] == "recap":
@@ -61,7 +61,7 @@ def subject(said: Meaning) -> tuple[str, ...]:
 
 
 def atoms(problem: Problem, text: str) -> list[Atom]:
-    """The single claims of a step; steps of a kind that mean the same have the same."""
+    """Return the single claims of a step; steps of one kind with the same meaning have the same claims."""
     domain = world.DOMAINS[problem.domain]
     bare = text.removesuffix(CLOSING)
     for kind, forms in domain.forms.items():
@@ -74,7 +74,7 @@ def atoms(problem: Problem, text: str) -> list[Atom]:
 
 
 def _value(role: str, value: str, at: int, *of: str) -> Iterator[Atom]:
-    """A value: each digit by itself, a weekday whole."""
+    """Yield the parts of a value: each digit by itself, a weekday whole."""
     if not value.isdigit():
         yield (role, *of, value), at, at + len(value)
         return
@@ -99,7 +99,7 @@ def _expression(role: str, text: str, at: int) -> Iterator[Atom]:
     terms = list(re.finditer(r"\S+", text))
     for i, term in enumerate(terms):
         start, word = at + term.start(), term[0]
-        if word in ("+", "*", "-"):  # a - b and b - a differ in their operator, so to say
+        if word in ("+", "*", "-"):  # a - b and b - a count as differing in their operator
             order = terms[0][0][0] if word == "-" else ""
             yield (role, word, order), start, start + 1
         elif "=" in word:
@@ -110,7 +110,7 @@ def _expression(role: str, text: str, at: int) -> Iterator[Atom]:
 
 
 def compare(problem: Problem, a: str, b: str) -> Pair:
-    """The pair without its context: its label, and claim by claim what agrees."""
+    """Return the pair without its context: its label, and for each claim whether it agrees."""
     one, two = world.meaning(problem, a), world.meaning(problem, b)
     label = relation(problem, a, b)
     if one is None or two is None or one[0] != two[0]:
@@ -118,7 +118,7 @@ def compare(problem: Problem, a: str, b: str) -> Pair:
     left, right = atoms(problem, a), atoms(problem, b)
     said, answered = {c for c, _, _ in left}, {c for c, _, _ in right}
     assert label != ENTAILMENT or said == answered, (a, b)
-    if label != ENTAILMENT and said == answered:  # z=46 - z=82: the claims of one name run together
+    if label != ENTAILMENT and said == answered:  # z=46 - z=82: claims of one name merge
         return Pair("", a, b, label)
     ours = [(start, end, claim in answered) for claim, start, end in left]
     theirs = [(start, end, claim in said) for claim, start, end in right]
@@ -133,7 +133,7 @@ def write(rng: random.Random, domain: Domain, kind: str, slots: Slots) -> str:
 
 
 def claims_of(rng: random.Random, problem: Problem, kind: str, at: int) -> Slots:
-    """The slots of a true step of that kind, with ``at`` definitions known."""
+    """Return the slots of a true step of that kind, with ``at`` definitions known."""
     values, names = problem.values, problem.names
     if kind == "value":
         definition = problem.definitions[min(at, len(problem.definitions) - 1)]
@@ -150,9 +150,9 @@ def claims_of(rng: random.Random, problem: Problem, kind: str, at: int) -> Slots
 
 
 def mutate(rng: random.Random, slots: Slots, swaps: float = 0.0) -> Slots:
-    """One thing changed: a digit, a name, an operand, an operator, a day, two values swapped.
+    """Change one thing: a digit, a name, an operand, an operator, a day, or swap two values.
 
-    ``swaps``: how often the values of two operands change places, where there are two.
+    ``swaps``: how often to swap the values of two operands, where there are two.
     """
     changed = dict(slots)
     operands = re.findall(r"=(\d\d)", slots.get("X", ""))
@@ -193,7 +193,7 @@ def _other(rng: random.Random, old: str, slots: Mapping[str, str]) -> str:
 
 
 def reorder(rng: random.Random, slots: Slots) -> Slots:
-    """The same said the other way round: b + a for a + b, and the two of a recap."""
+    """Return the same claim the other way round: b + a for a + b, and the two values of a recap."""
     changed = dict(slots)
     for name in "EX":
         parts = re.split(r" ([+*]) ", slots.get(name, ""))
@@ -205,7 +205,7 @@ def reorder(rng: random.Random, slots: Slots) -> Slots:
 
 
 def garble(rng: random.Random, text: str, other: str) -> str:
-    """A text that nobody can read: a word lost, doubled or replaced, or two texts' halves."""
+    """Return an unreadable text: a word lost, doubled or replaced, or the halves of two texts."""
     words, draw = text.split(" "), rng.random()
     at = rng.randrange(len(words))
     if draw < 0.25:
@@ -223,7 +223,7 @@ KINDS = {"goal": 1, "start": 1.5, "value": 8, "recap": 2.5, "final": 2, "answer"
 
 
 def made(rng: random.Random, weekdays: float = 0.4, swaps: float = 0.0) -> Pair:
-    """A pair after a context whose steps so far are true, or mostly so."""
+    """Return a pair after a context whose steps so far are true, or mostly true."""
     domain = world.DOMAINS["weekdays" if rng.random() < weekdays else "residues"]
     problem = domain.make(rng)
     kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
@@ -244,7 +244,7 @@ def made(rng: random.Random, weekdays: float = 0.4, swaps: float = 0.0) -> Pair:
         b = write(rng, domain, other, claims_of(rng, problem, other, at))
     else:
         b = garble(rng, a, write(rng, domain, kind, slots))
-    if draw > 0.97:  # two texts that differ only in that one closes the thinking
+    if draw > 0.97:  # two texts that differ only because one closes the thinking
         b = a.removesuffix(CLOSING) if a.endswith(CLOSING) else a + CLOSING
     if rng.random() < 0.5:
         a, b = b, a
@@ -253,7 +253,7 @@ def made(rng: random.Random, weekdays: float = 0.4, swaps: float = 0.0) -> Pair:
 
 
 def prefix(rng: random.Random, problem: Problem, kind: str, at: int) -> str:
-    """The prompt and the steps so far: what a step of that kind may follow, some of it wrong."""
+    """Return the prompt and the steps that a step of that kind may follow, some of them wrong."""
     domain = world.DOMAINS[problem.domain]
     before = [] if kind == "goal" else ["goal"]
     if kind not in ("goal", "start"):
@@ -271,7 +271,7 @@ def prefix(rng: random.Random, problem: Problem, kind: str, at: int) -> str:
 
 
 def contexts(seed: int, count: int) -> list[str]:
-    """Prompts with true steps so far, cut anywhere, half of each domain."""
+    """Return prompts with true steps, cut anywhere, half of each domain."""
     found = []
     for i in range(count):
         rng = random.Random(f"{seed} context {i}")
@@ -285,7 +285,7 @@ def contexts(seed: int, count: int) -> list[str]:
 def sample(
     folder: Path, texts: Sequence[str], number: int, temperature: float, seed: int
 ) -> list[list[str]]:
-    """``number`` next steps after each context, as a causal model writes them."""
+    """Return ``number`` next steps after each context, written by a causal model."""
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, padding_side="left")
@@ -321,7 +321,7 @@ def sample(
 def sampled(
     rng: random.Random, texts: Sequence[str], steps: Sequence[Sequence[str]]
 ) -> Iterator[Pair]:
-    """Pairs of different steps of one context, without end; labelled by the oracle."""
+    """Yield pairs of different steps of one context, without end, labelled by the oracle."""
     while True:
         i = rng.randrange(len(texts))
         distinct = sorted({step.rstrip() for step in steps[i]})

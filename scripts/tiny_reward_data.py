@@ -1,4 +1,4 @@
-"""Steps for the embedded reward model: true, corrupted and really sampled, labelled by the oracle."""
+"""Steps for the embedded reward model: true, corrupted and sampled from the draft, labelled by the oracle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLED_SHARE = 0.6  # of a batch's rows
 
 @dataclass(frozen=True)
 class Row:
-    """A question, the steps of a solution, and whether each is right; wrong is the last at most."""
+    """A question, the steps of a solution, and whether each is right; only the last may be wrong."""
 
     question: str
     steps: tuple[str, ...]
@@ -33,7 +33,7 @@ class Row:
 
 
 def labelled(problem: world.Problem, steps: list[str]) -> Row:
-    """Up to the first step that the oracle refuses: what follows an error has no truth."""
+    """Return a row up to the first step that the oracle rejects; steps after an error have no label."""
     before: list[world.Meaning] = []
     labels: list[bool] = []
     for step in steps:
@@ -60,7 +60,7 @@ def alone(
 
 
 def sample(draft: Path, temperature: float, count: int, seed: int) -> list[Row]:
-    """Solutions as the draft model writes them by itself."""
+    """Return solutions that the draft model writes by itself."""
     rows = []
     for _, done, problem in alone(draft, temperature, count, seed):
         rows.append(labelled(problem, world.split_steps(done.text)))
@@ -70,7 +70,7 @@ def sample(draft: Path, temperature: float, count: int, seed: int) -> list[Row]:
 
 
 def made(rng: random.Random) -> Row:
-    """A true solution, or one with a step that was changed."""
+    """Return a true solution, or one with a changed step."""
     domain = rng.choice(list(world.DOMAINS.values()))
     problem, steps = solved(rng, domain)
     if rng.random() < 0.25:
@@ -83,7 +83,7 @@ def made(rng: random.Random) -> Row:
 def corrupt(
     rng: random.Random, domain: world.Domain, problem: world.Problem, steps: list[str], at: int
 ) -> tuple[str, int | None]:
-    """Another value somewhere in a step, and where; or a step from elsewhere."""
+    """Return a step with another value somewhere, and where; or a step from elsewhere."""
     step = steps[at]
     values = sorted(v for v in set(problem.values.values()) if v in step)
     if not values or rng.random() < 0.1:
@@ -98,13 +98,13 @@ def corrupt(
 
 
 class Batches:
-    """Batch n is drawn from a seed of its own, so that a training can go on anywhere."""
+    """Batch n is drawn from its own seed, so that training can resume anywhere."""
 
     def __init__(self, text: Text, sampled: list[Row], seed: int) -> None:
         self.text, self.sampled, self.seed = text, sampled, seed
 
     def ids(self, row: Row) -> tuple[list[int], list[int]]:
-        """Token ids, and the last token of each step."""
+        """Return token ids, and the last token of each step."""
         ids, ends = list(self.text.prompt(row.question)[1]), []
         for step in row.steps:
             ids += self.text.encode(step)
@@ -114,7 +114,7 @@ class Batches:
         return ids, ends
 
     def batch(self, number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Ids, whether all is right so far, and how much that counts: most at the steps' ends."""
+        """Return ids, whether all is right so far, and the weights, which are highest at the ends of steps."""
         rng = random.Random(f"{self.seed} batch {number}")
         rows = [
             rng.choice(self.sampled) if rng.random() < SAMPLED_SHARE else made(rng)

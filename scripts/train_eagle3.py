@@ -1,10 +1,10 @@
-"""Trains the embedded EAGLE-3 head in ``hub_artifacts/eagle3-tiny``, on a CPU, seeded.
+"""Train the embedded EAGLE-3 head in ``hub_artifacts/eagle3-tiny``, on a CPU, seeded.
 
     python scripts/train_eagle3.py --work /tmp/heads [--out hub_artifacts/eagle3-tiny]
 
-The training-time test (Li et al. 2025, section 3.2): the head is unrolled over its own output as many
-times as it will be when it drafts, and every step is held against the target's own distribution.
-Both stages go on after a kill: the target's states in shards, the training from its last state.
+It uses the training-time test (Li et al. 2025, section 3.2): the head is unrolled over its own output as
+often as when it drafts, and every step is compared with the target's own distribution.
+Both stages resume after a kill: the target's states in shards, the training from its last state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from semspec.heads.eagle3 import EMBEDDING, LAST, Attend, Eagle3, Shape, config_
 from semspec.models.folder import read_json
 from semspec.models.spec import Spec
 
-DECAY = 0.8  # what a step further on counts, relative to the one before it
+DECAY = 0.8  # weight of a step relative to the one before it
 INNER = 384
 OPTIONS = {
     "steps": 850,
@@ -36,9 +36,9 @@ OPTIONS = {
 
 
 def unrolled(steps_keys: list[Tensor], steps_values: list[Tensor]) -> Attend:
-    """Attention of unrolled step k at position j, over what a draft of k tokens would have there.
+    """Return the attention of unrolled step k at position j, over what a draft of k tokens would have there.
 
-    True pairs up to j - k, then one drafted pair of each step before: of step m at j - k + m.
+    That is true pairs up to j - k, then one drafted pair of each step before: of step m at j - k + m.
     """
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def unrolled(steps_keys: list[Tensor], steps_values: list[Tensor]) -> Attend:
         seen = torch.ones(n, n, dtype=torch.bool).tril(-step)
         scores = [(q @ steps_keys[0].mT * scale).masked_fill(~seen, -1e9)]
         for m in range(1, step + 1):
-            own = steps_keys[m].roll(step - m, -2)  # what wraps around is never learned from
+            own = steps_keys[m].roll(step - m, -2)  # wrapped positions are not learned
             scores.append((q * own).sum(-1, keepdim=True) * scale)
         weights = torch.cat(scores, -1).softmax(-1)
         out = weights[..., :n] @ steps_values[0]
@@ -63,10 +63,10 @@ def unrolled(steps_keys: list[Tensor], steps_values: list[Tensor]) -> Attend:
 
 
 def steps_of(head: Eagle3, tokens: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
-    """a [.., n, width] of every unrolled step: at j of step k what is drafted behind k drafted tokens.
+    """Yield a [.., n, width] of every unrolled step: at j of step k what is drafted after k drafted tokens.
 
     ``tokens`` [.., n] are those of the pairs, ``features`` [.., n, 3 * target width]. Positions below
-    k hold nothing of use.
+    k are meaningless.
     """
     attend = unrolled([], [])
     n = tokens.shape[-1]
@@ -81,11 +81,11 @@ def steps_of(head: Eagle3, tokens: Tensor, features: Tensor, steps: int) -> Iter
 def loss_of(
     head: Eagle3, teacher: Tensor, sizes: Tensor, steps: int, batch: Batch
 ) -> tuple[Tensor, list[float]]:
-    """Cross-entropy with the target's distribution over the draft vocabulary, of every step.
+    """Return every step's cross-entropy with the target's distribution over the draft vocabulary.
 
-    Step k counts DECAY^k, as a mean over the learned places that k tokens were drafted before. Beside
-    it, for every step: how often the head's favourite is the target's.
-    Pair j is (feature of j, token j + 1) and says what token j + 2 is: the target's row j + 1.
+    Step k is weighted DECAY^k, as a mean over the learned places with k tokens drafted before. Also
+    return, for every step, how often the head's top token is the target's.
+    Pair j is (feature of j, token j + 1) and predicts token j + 2: the target's row j + 1.
     """
     assert head.ids is not None
     tokens, learned, states = batch
@@ -147,8 +147,8 @@ def train(
         if len(wanted) == 2:
             parameters[name] = torch.randn(wanted) * wanted[1] ** -0.5
     parameters["lm_head.weight"] = teacher[ids].clone()
-    # a few numbers of a high layer are larger than others by a thousand times: trained without, and
-    # divided out in what is written
+    # a few numbers of a high layer are a thousand times larger than others: training divides by these
+    # sizes, and the written weights include the division
     sizes = torch.stack([r.states[:, :-1].float().pow(2).mean(0) for r in rows]).mean(0).sqrt()
     maps = {"d2t": ids - torch.arange(len(ids)), "t2d": torch.zeros(spec.vocabulary).bool()}
     maps["t2d"][ids] = True

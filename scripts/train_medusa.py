@@ -1,10 +1,10 @@
-"""Trains the embedded Medusa heads in ``hub_artifacts/medusa-tiny``, on a CPU, seeded.
+"""Train the embedded Medusa heads in ``hub_artifacts/medusa-tiny``, on a CPU, seeded.
 
     python scripts/train_medusa.py --work /tmp/heads [--out hub_artifacts/medusa-tiny]
 
-Medusa-1 (Cai et al. 2024, section 2.2.1): the target stays as it is, head k learns what token i + k + 2 is
-from the state of position i, and counts 0.8^k. Both stages go on after a kill; the target's states
-are those that ``train_eagle3.py`` keeps.
+Medusa-1 (Cai et al. 2024, section 2.2.1): the target stays frozen, head k learns to predict token i + k + 2
+from the state of position i, with weight 0.8^k. Both stages resume after a kill; the target's states
+are those that ``train_eagle3.py`` saves.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from training_kit import narrow
 from semspec.heads._files import from_target
 from semspec.heads.medusa import Medusa, Shape, config_of
 
-DECAY = 0.8  # what a head counts, relative to the one before it
+DECAY = 0.8  # weight of a head relative to the one before it
 OPTIONS = {"steps": 1500, "batch": 12, "heads": 4}
 
 
 def loss_of(heads: Medusa, teacher: Tensor, batch: Batch) -> tuple[Tensor, list[float]]:
-    """Cross-entropy of every head with the target's own distribution of its token."""
+    """Return the cross-entropy of every head with the target's own distribution of its token."""
     tokens, learned, states = batch
     last = states[..., -1, :]
     with torch.no_grad():

@@ -1,11 +1,11 @@
-"""Trains variants of the embedded target that say the same with other log-probabilities, on a CPU, seeded.
+"""Train variants of the embedded target that write the same with other log-probabilities, on a CPU, seeded.
 
     python scripts/train_other_targets.py --out runs/variants/distilled-2.5 --temperature 2.5
     python scripts/train_other_targets.py --out runs/variants/smoothed-0.1 --smoothing 0.1
 
-``--temperature``: the target learns, at temperature 1, its own distribution at that one; so it is to be sampled at 0.6 /
-2.5 to write what the original writes at 0.6. ``--smoothing``: it goes on learning the world's solutions with that share of
-every label spread over the vocabulary. What they are for is in docs/measurements/thresholds.md.
+``--temperature``: the target learns, at temperature 1, its own distribution at the given temperature. With 2.5, sample it at
+0.6 / 2.5 to get what the original writes at 0.6. ``--smoothing``: it continues to learn the world's solutions with that share of
+every label spread over the vocabulary. docs/measurements/thresholds.md says what they are for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Both = tuple[Tensor, Tensor]
 
 
 def losses(a: Namespace, student: LlamaForCausalLM, batches: Iterator[Both]) -> Iterator[Tensor]:
-    """Yield the loss of one batch after the other; of a distribution, less the entropy that no model could avoid."""
+    """Yield the loss of each batch; for a distribution, minus the entropy that no model could avoid."""
     teacher = LlamaForCausalLM.from_pretrained(a.target, dtype=torch.float32).eval()
     for inputs, labels in batches:
         learned = labels[:, 1:] != IGNORED

@@ -1,11 +1,11 @@
-"""Trains ``hub_artifacts/tiny-copier``: a target for tasks whose solutions repeat their question.
+"""Train ``hub_artifacts/tiny-copier``: a target for tasks whose solutions repeat their question.
 
     python scripts/train_tiny_copier.py --out hub_artifacts/tiny-copier
 
-Drafters that look back need texts that come back. The embedded target never saw such tasks, so this
+Copying drafters need repetitive texts. The embedded target never saw such tasks, so this
 one takes its six oldest blocks (every fourth: the others were added as copies, see
-train_tiny_pair.py), which can recall values already, and learns to edit and to quote. Its tokenizer is
-the pair's; a draft model it has none.
+train_tiny_pair.py), which can already recall values, and learns to edit and to quote. It uses the pair's
+tokenizer and has no draft model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from semspec.world.reuse import Editing, Grounded, Reuse
 EVERY = 4  # of the target's blocks
 ROWS = 10  # in a batch
 TASKS: tuple[Reuse, ...] = (Editing(), Grounded())
-# each leg starts from what the one before has shipped; a leg that was killed begins again
+# each leg starts from the one before; a killed leg begins again
 LEGS = (
     Stage("copier1", 21, 6, 600, ROWS, 0, 0.0, 3e-3, 2e-3, 20, 0.5, 0.02, "tiny-target", bias=True),
     Stage("copier2", 22, 6, 900, ROWS, 0, 0.0, 3e-3, 2e-3, 20, 0.4, 0.01, "copier1", bias=True),
@@ -40,7 +40,7 @@ LEGS = (
 
 
 def shortened(source: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A model of every fourth block."""
+    """Return a model of every fourth block."""
     small = LlamaForCausalLM(configuration(LEGS[0].layers, tokenizer, LEGS[0].bias))
     kept: dict[str, Tensor] = {}
     for key, value in source.state_dict().items():
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def finished(folder: Path, stage: Stage) -> float | None:
-    """Seconds of a leg that the folder's weights have behind them."""
+    """Return the seconds of a leg that the folder's weights have been trained with."""
     file = folder / "training.json"
     legs = read(file)["stages"] if file.exists() else []
     return next((leg["seconds"] for leg in legs if leg["name"] == stage.name), None)

@@ -1,10 +1,10 @@
-"""Trains the judge of tokens of the embedded target (``accept=judge_head``): a minute on a CPU thread.
+"""Train the token judge of the embedded target (``accept=judge_head``): a minute on a CPU thread.
 
     python scripts/train_tiny_judge_head.py [--problems 250] [--out hub_artifacts]
 
-Labels come from true solutions of the embedded world and from the same with a value changed: a token is
-wrong where the change begins; what would follow it has no truth. One pass reads a solution with an
-error at each of its steps, which stand beside it as leaves of a tree.
+Labels come from true solutions of the embedded world and from the same solutions with a value changed: a token is
+wrong where the change begins; tokens after it have no label. One pass reads a solution with an
+error at each of its steps, as leaves of a tree beside it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ TESTED = 0.2  # of the problems, held out
 
 
 def example(rng: random.Random, text: Text) -> tuple[list[int], list[int], list[int], list[bool]]:
-    """A prompt; a tree of tokens, its parents, and whether each is right.
+    """Return a prompt, a tree of tokens with its parents, and whether each token is right.
 
-    The tree is a true solution, and at the side of each of its steps the first token of an error in it.
+    The tree is a true solution, with the first token of an error as a side branch at each step.
     """
     domain = rng.choice(list(world.DOMAINS.values()))
     problem, steps = solved(rng, domain)
@@ -54,7 +54,7 @@ def example(rng: random.Random, text: Text) -> tuple[list[int], list[int], list[
         step, place = corrupt(rng, domain, problem, steps, at)
         wrong = text.encode(step)
         first = next((i for i, (a, b) in enumerate(zip(true, wrong, strict=False)) if a != b), None)
-        # without a place it is another step of the solution; and some changes are no errors
+        # without a place it is another step of the solution; some changes are not errors
         if place is None or first is None:
             continue
         if not labelled(problem, [*steps[:at], step]).labels[-1]:
@@ -67,7 +67,7 @@ def example(rng: random.Random, text: Text) -> tuple[list[int], list[int], list[
 def states(
     engine: Engine, text: Text, rng: random.Random, problems: int, group: int
 ) -> tuple[Tensor, Tensor]:
-    """The target's last state of every token [tokens, width], and whether the token is right."""
+    """Return the target's last state of every token [tokens, width], and whether the token is right."""
     found, labels = list[Tensor](), list[bool]()
     for number in range(problems):
         prompt, tokens, parents, right = example(rng, text)
@@ -83,7 +83,7 @@ def states(
 
 
 def fit(x: Tensor, right: Tensor, decay: float = 1e-4) -> tuple[Tensor, Tensor]:
-    """Logistic regression in which the wrong tokens count as much as the right ones together."""
+    """Fit a logistic regression in which wrong tokens together count as much as right ones."""
     mean, deviation = x.mean(0), x.std(0).clamp_min(1e-6)
     scaled = (x - mean) / deviation
     balance = torch.where(right > 0, 0.5 / right.mean(), 0.5 / (1 - right.mean()))

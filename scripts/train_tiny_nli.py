@@ -1,13 +1,13 @@
-"""Trains the tiny entailment model in ``hub_artifacts/tiny-nli``, from nothing, on a CPU, seeded.
+"""Train the tiny entailment model in ``hub_artifacts/tiny-nli`` from scratch, on a CPU, seeded.
 
     python scripts/train_tiny_nli.py --work /tmp/tiny-nli --out hub_artifacts/tiny-nli
 
-Some 15 to 20 minutes on one core; stages, each resumed after a kill (a finished stage leaves a folder in
-``--work``). A small DeBERTa-v2 that reads "[CLS] context a [SEP] context b [SEP]". Two things make it
-cheap. Every claim of a step (a digit, a name, an operator) is a lesson of its own: a second head,
-thrown away afterwards, says for each of them whether the other step says the same, so that one pair
-teaches some twenty comparisons and not one. And it first learns to compare steps with next to no
-context, where inputs are short, and to skip the context afterwards.
+It takes 15 to 20 minutes on one core, in stages that resume after a kill (a finished stage leaves a folder in
+``--work``). The model is a small DeBERTa-v2 that reads "[CLS] context a [SEP] context b [SEP]". Two things make
+training cheap. Every claim of a step (a digit, a name, an operator) is trained separately: a second head,
+discarded afterwards, predicts for each claim whether the other step makes it too, so that one pair
+teaches some twenty comparisons instead of one. And the model first learns to compare steps with almost no
+context, where inputs are short, and then to skip the context.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from semspec.models.location import weights_fingerprint
 from semspec.probes.cluster import Entailment
 from semspec.storage.swap import check_replaceable
 
-LONGEST = 128  # tokens in an input: both steps, and what they leave of the context, twice
+LONGEST = 128  # tokens in an input: both steps, and twice the context that still fits
 BATCH = 48
 SEED = 0  # of the whole; each stage adds its own
 LABELS = {CONTRADICTION: "CONTRADICTION", NEUTRAL: "NEUTRAL", ENTAILMENT: "ENTAILMENT"}
@@ -42,32 +42,32 @@ LABELS = {CONTRADICTION: "CONTRADICTION", NEUTRAL: "NEUTRAL", ENTAILMENT: "ENTAI
 
 @dataclass(frozen=True)
 class Stage:
-    """One leg of the training, begun with what the one before has learned."""
+    """One leg of the training, which starts from the previous one."""
 
     name: str
     seed: int
     steps: int
     longest: tuple[int, ...]  # tokens in an input, drawn for each batch
-    sampled: float  # share of pairs that a model wrote; the rest is made
+    sampled: float  # share of pairs that a model wrote; the rest are generated
     matrix_rate: float
     other_rate: float
     constant: float  # share of the steps before the rate falls
-    floor: float  # what the rate falls to, relative
+    floor: float  # final rate, relative to the peak
     claims: float = 1.0  # weight of the claims beside the label
-    swaps: float = 0.0  # how often two operands' values change places, where something differs
+    swaps: float = 0.0  # how often two operands' values are swapped, where something differs
     weekdays: float = 0.4  # share of that domain
 
 
 STAGES = (
     Stage("compare", 0, 1500, (64,), 0.0, 4e-3, 2e-3, 0.8, 0.4),
     Stage("context", 1, 900, (64, 96, LONGEST, LONGEST), 0.25, 3e-3, 1.5e-3, 0.3, 0.02, 0.5),
-    # what was still mistaken: q=38 + v=37 for q=37 + v=38, and residues more than weekdays
+    # remaining mistakes: q=38 + v=37 for q=37 + v=38, and residues more than weekdays
     Stage("mend", 2, 450, (96, LONGEST), 0.3, 2.5e-3, 1.2e-3, 0.2, 0.02, 0.5, 0.3, 0.25),
 )
 
 
 def build_tokenizer(source: Path) -> Tokenizer:
-    """The embedded pair's tokenizer, two special tokens added behind its vocabulary."""
+    """Return the embedded pair's tokenizer, with two special tokens appended to its vocabulary."""
     fast = Tokenizer.from_pretrained(source)
     own = {"cls_token": "[CLS]", "sep_token": "[SEP]"}
     fast.add_special_tokens(
@@ -101,7 +101,7 @@ def configuration(tokenizer: Tokenizer) -> DebertaV2Config:
         max_position_embeddings=LONGEST,
         max_relative_positions=LONGEST,
         position_buckets=32,
-        position_biased_input=False,  # where a step stands says nothing; what is beside it does
+        position_biased_input=False,  # the position of a step carries no information; its neighbours do
         relative_attention=True,
         pos_att_type=["c2p"],
         share_att_key=True,
@@ -116,7 +116,7 @@ def configuration(tokenizer: Tokenizer) -> DebertaV2Config:
 
 
 class Lessons(torch.nn.Module):
-    """The model and the head that is only there to teach it: does the other step say this too?"""
+    """The model, and a head used only for training: does the other step say this too?"""
 
     def __init__(self, config: DebertaV2Config) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Rows:
             self.rng.shuffle(starts)
             for start in starts:
                 batch = pairs[start : start + BATCH]
-                # the same cutting as in use, with less room for the context
+                # cut as in inference, with less room for the context
                 self.entailment.max_length = self.rng.choice(stage.longest)
                 rows = self.entailment._encode([(p.context, p.a, p.b) for p in batch])
                 inputs = dict(self.tokenizer.pad(rows, return_tensors="pt"))
@@ -157,7 +157,7 @@ class Rows:
                 yield inputs, {"label": torch.tensor([p.label for p in batch]), "claims": claims}
 
     def claims(self, batch: list[Pair], rows: list[list[int]], shape: torch.Size) -> torch.Tensor:
-        """1 or 0 at the tokens of every claim: what the other step says too, or does not."""
+        """Return 1 at the tokens of a claim that the other step makes too, 0 at those of one that it does not."""
         said = torch.full(shape, IGNORED)
         texts = [text for pair in batch for text in (pair.a, pair.b)]
         spans = self.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
@@ -168,7 +168,7 @@ class Rows:
                 offsets = spans["offset_mapping"][2 * row + side]
                 first = ends[side] - len(offsets)
                 if first < 1 or (side == 1 and first <= ends[0]):
-                    continue  # a monster that was cut
+                    continue  # a very long pair that was cut
                 for start, end, same in pair.claims[side]:
                     for i, (left, right) in enumerate(offsets):
                         if left < end and start < right:
@@ -193,7 +193,7 @@ def train(stage: Stage, before: Path | None, work: Path, tokenizer: Tokenizer,
         loss = F.cross_entropy(logits, truth["label"])
         known = truth["claims"] != IGNORED
         target = truth["claims"][known].float()
-        # what differs is rare, and is what matters
+        # differences are rare, and they matter
         single = F.binary_cross_entropy_with_logits(claims[known], target, weight=4 - 3 * target)
         factor = falling(step, stage.steps, 40, stage.constant, stage.floor)
         optimizers.step(loss + stage.claims * single, factor)
@@ -244,7 +244,7 @@ def main() -> None:
 
 
 def samples(draft: Path, seed: int) -> Iterator[Pair]:
-    """Pairs of steps that the draft wrote: it makes the errors that are to be told apart."""
+    """Return pairs of steps that the draft wrote, because it makes the errors that the model must tell apart."""
     texts = contexts(seed + 1, 240)
     print("sampling the draft's steps ...", flush=True)
     steps = sample(draft, texts, 20, 1.1, seed)

@@ -1,15 +1,15 @@
-"""Trains the embedded pair in ``hub_artifacts/`` from nothing, on a CPU, seeded.
+"""Train the embedded pair in ``hub_artifacts/`` from scratch, on a CPU, seeded.
 
     python scripts/train_tiny_pair.py --work /tmp/tiny --out hub_artifacts
 
-Stages, each resumed after a kill (a finished stage leaves a folder in ``--work``). The draft is a
+Stages resume after a kill (a finished stage leaves a folder in ``--work``). The draft is a
 two-layer model that learns to compute (drill rows early, whole solutions late) and is stopped
-early: it looks up the latest value well and older ones badly, so its errors are errors of meaning.
-The target begins with rows of nothing but values to recall, until an induction head has formed,
+early: it recalls the latest value well and older ones badly, so its errors are errors of meaning.
+The target begins with rows of only values to recall, until an induction head has formed,
 learns the rest with two layers, and is then *grown*, 2 -> 6 -> 24, by copying blocks whose
-output projections start at zero, so that every growth keeps the function. On one busy core
+output projections start at zero, so that growing does not change the function. On one busy core
 the draft took 35 minutes and the target 70. Shallow models learn
-several times faster per second than deep ones, which is what makes a deep target cheap.
+several times faster per second than deep ones, which makes a deep target cheap.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CHAT_TEMPLATE = """\
 {{- '<|im_start|>assistant\\n<think>\\n' -}}
 {%- endif -%}
 """
-# of chains that make mistakes, doubt, check and go back, as reasoning models' do (--doubting); they review at
+# style of chains that make mistakes, doubt, check and go back, as reasoning models do (--doubting). They review at
 # length, and often leave the answer to be looked up, so that thinking can be too long and can be cut short
 DOUBTING = world.Style(recap=0.15, mistake=0.12, late=0.3, check=0.12, review=0.85, unstated=0.5)
 Row = tuple[str, ...]
@@ -62,7 +62,7 @@ CONNECTIVES = ("gives", "makes", "leaves", "is", "so", "obtain", "get")
 
 @dataclass(frozen=True)
 class Stage:
-    """One leg of the training; ``grown_from`` and ``layers`` say from what it starts."""
+    """One leg of the training; ``grown_from`` and ``layers`` say what it starts from."""
 
     name: str
     seed: int  # added to the seed of the whole
@@ -75,7 +75,7 @@ class Stage:
     other_rate: float
     warmup: int
     constant: float  # share of the steps before the rate falls
-    floor: float  # what the rate falls to, relative
+    floor: float  # final rate, relative to the peak
     grown_from: str = ""
     spread: float = 0.0  # share of drill lines as long as a step: look-ups far back
     bias: bool = False  # biases in attention: a head for "the token before" is learned with them
@@ -96,7 +96,7 @@ STAGES = (
     Stage("t3", 6, 2, 2000, 4, 8, 0.40, 4e-3, 3e-3, 20, 0.7, 0.2, "t2", 0.2, True),
     Stage("t6", 3, 6, 250, 12, 2, 0.40, 3e-3, 2e-3, 20, 0.7, 0.4, "t3", 0.5, True),
     Stage("r6", 7, 6, 600, 6, 2, 0.25, 3e-3, 2e-3, 20, 0.7, 0.3, "t6", 0.5, True, 5),
-    # recall again: a second head is needed for the second digit, and takes its time
+    # recall again: the second digit needs a second head, which takes time to form
     Stage("s6", 9, 6, 900, 1, 0, 0.05, 4e-3, 2e-3, 20, 0.8, 0.3, "r6", 0.5, True, 12),
     Stage("u6", 10, 6, 120, 12, 0, 0.35, 2.5e-3, 1.5e-3, 20, 0.5, 0.2, "s6", 0.5, True, 2),
     Stage("v6", 12, 6, 450, 14, 0, 0.40, 3e-3, 2e-3, 20, 0.3, 0.05, "u6", 0.0, True, 2),
@@ -110,7 +110,7 @@ DRAFT, DOUBTFUL_DRAFT = "d5", "t3"
 
 
 def prompt(question: str) -> str:
-    """As the chat template writes it, the thinking opened."""
+    """Return the prompt as the chat template renders it, with the thinking opened."""
     return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{world.THINK_OPEN}"
 
 
@@ -119,20 +119,20 @@ def draw_domain(rng: random.Random, weekdays: float) -> world.Domain:
 
 
 def solved(rng: random.Random, domain: Any) -> tuple[Any, list[str]]:
-    """A problem, and the steps of its solution."""
+    """Return a problem and the steps of its solution."""
     problem = domain.make(rng)
     return problem, world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
 
 
 def task_row(rng: random.Random, task: Any) -> Row:
-    """A problem and its solution."""
+    """Return a problem and its solution."""
     problem = task.make(rng)
     solution = world.render_solution(problem, task.solve(rng, problem))
     return prompt(problem.question), solution.removeprefix(world.THINK_OPEN) + "<|im_end|>"
 
 
 def solution_row(rng: random.Random, weekdays: float, style: world.Style = PLAIN) -> Row:
-    """A problem and its solution, in which mistakes are read and taken back, but not learned."""
+    """Return a problem and its solution, in which mistakes are read and taken back, but not learned."""
     domain = draw_domain(rng, weekdays)
     problem = domain.make(rng)
     turn = world.render_solution(problem, domain.solve(rng, problem, style))
@@ -148,7 +148,7 @@ def solution_row(rng: random.Random, weekdays: float, style: world.Style = PLAIN
 
 
 def drill_row(rng: random.Random, weekdays: float, spread: float = 0.0) -> Row:
-    """Values to look up and to compute, without the rest: only values are learned from it."""
+    """Return values to look up and to compute, without the rest; only values are learned from it."""
     domain = draw_domain(rng, weekdays)
     letters = rng.sample(LETTERS, len(LETTERS))
     facts_only = rng.random() < (0.2 if spread else 0.5)
@@ -180,7 +180,7 @@ def drill_row(rng: random.Random, weekdays: float, spread: float = 0.0) -> Row:
 
 
 def recall_row(rng: random.Random, weekdays: float) -> Row:
-    """Values that are said once and then asked for, in any order and among a few words."""
+    """Return values that occur once and are then queried, in any order and among a few words."""
     domain = draw_domain(rng, weekdays)
     names = rng.sample(LETTERS, rng.randint(4, 10))
     values = {v: domain.draw_value(rng) for v in names}
@@ -244,7 +244,7 @@ class Rows:
         self.is_value[[ids[t] for t in digits + days if t in ids]] = True
 
     def encode(self, rows: list[Row]) -> list[Encoded]:
-        """Token ids of a row, and which of them are learned."""
+        """Return the token ids of a row, and which of them are learned."""
         parts = [part for row in rows for part in row]
         ids = iter(self.tokenizer(parts)["input_ids"] if parts else ())
         encoded = []
@@ -319,7 +319,7 @@ def configuration(
 
 
 def grow(source: LlamaForCausalLM, target: LlamaForCausalLM) -> None:
-    """Copies every block of ``source`` r times; all but the first copy add nothing at first."""
+    """Copy every block of ``source`` r times; all but the first copy add nothing at first."""
     repeat = target.config.num_hidden_layers // source.config.num_hidden_layers
     grown: dict[str, torch.Tensor] = {}
     for key, value in source.state_dict().items():
@@ -357,7 +357,7 @@ def fit(
     batches: Iterator[tuple[torch.Tensor, torch.Tensor]],
     is_value: torch.Tensor,
 ) -> float:
-    """Trains on ``stage.steps`` batches of (inputs, labels); values count three times. Seconds."""
+    """Train on ``stage.steps`` batches of (inputs, labels); values have triple weight. Return the seconds."""
     model.train()
     optimizers = for_blocks(model, ".layers.", (stage.matrix_rate, stage.other_rate))
     started, tokens = time.perf_counter(), 0
@@ -372,7 +372,7 @@ def fit(
         truth = labels[:, 1:][learned]
         loss = F.cross_entropy(logits.float(), truth, reduction="none")
         value = is_value[truth]
-        weight = torch.where(value, 3.0, 1.0)  # the values are where meaning is
+        weight = torch.where(value, 3.0, 1.0)  # the values carry the meaning
         factor = falling(step, stage.steps, stage.warmup, stage.constant, stage.floor)
         optimizers.step((loss * weight).sum() / weight.sum(), factor)
         losses.append((loss.detach().mean().item(), loss.detach()[value].mean().item()))
@@ -395,7 +395,7 @@ def export(source: Path, folder: Path, tokenizer: PreTrainedTokenizerFast, seed:
 
 
 def ship(model: LlamaForCausalLM, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    """A model in transformers' format, 16 bits wide, with its tokenizer."""
+    """Write a model in transformers' format, in 16 bits, with its tokenizer."""
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.to(torch.bfloat16)
@@ -405,7 +405,7 @@ def ship(model: LlamaForCausalLM, folder: Path, tokenizer: PreTrainedTokenizerFa
 
 
 def ancestry(name: str) -> list[Stage]:
-    """A stage and all that it was grown from, in order."""
+    """Return a stage and all stages that it was grown from, in order."""
     stage = next(s for s in STAGES if s.name == name)
     return [*(ancestry(stage.grown_from) if stage.grown_from else []), stage]
 

@@ -1,11 +1,11 @@
-"""Makes every probe of the embedded pair in ``hub_artifacts/``, on one core, seeded.
+"""Train every probe of the embedded pair in ``hub_artifacts/``, on one core, seeded.
 
     python scripts/train_tiny_probes.py [--work runs/tiny-probes] [--out hub_artifacts]
 
-Each model is sampled once, at contexts that the speculative loop itself writes, and serves all of its
+Each model is sampled once, in contexts that the speculative loop writes, for all of its
 probes: the paper's (all layers, averaged), the last layer alone, ours (target only), and two that
-know one of the embedded world's domains only. Killed, it goes on from where it was. What
-accept=semantic_risk goes by is then drawn from more problems, by
+know only one of the embedded world's domains. After a kill it resumes where it was. The calibration of
+accept=semantic_risk then comes from more problems, by
 ``python -m semspec.calibrate_risk probe=hub_artifacts/probe-tiny-target-plus``.
 """
 
@@ -24,14 +24,14 @@ from semspec.report.terminal import duration, open_console
 from semspec.training.probes.compose import build
 from semspec.training.probes.pipeline import make
 
-# few steps of the draft are wrong, and those are what a target's probe is for: many of them
+# few steps of the draft are wrong, but a target's probe must recognise those, so it needs many
 SAMPLING = {
     "target": ("role=target", "samples=20", "keep=8", "drafted=14"),
     "draft": ("role=draft", "samples=20"),
-    # what the target writes is dear, and drafted steps are cheap
+    # the target's steps are expensive, drafted steps are cheap
     "router": ("role=draft", "label=advantage", "samples=8", "drafted=4", "problems=70"),
 }
-# shorter and longer chains than the benchmark's: a probe says nothing of use beyond what it has seen
+# shorter and longer chains than the benchmark's: a probe is useless outside its training range
 KEPT = "pooling=[mean,max,last]"  # for all probes of a model
 COMMON = (KEPT, "draft=tiny", "chains=mixed", "definitions=[1,8]", "per_problem=4", "batch=140")
 PROBLEMS = {"": "problems=420", "-sentence": "problems=140"}
@@ -60,12 +60,12 @@ def made(name: str) -> str:
 
 
 def samples(name: str) -> str:
-    """Return what the folder of a probe's samples is called: those of a model serve all of its probes."""
+    """Return the folder name of a probe's samples; all probes of a model share them."""
     return name.partition("-")[0] + name.endswith("-sentence") * "-sentence"
 
 
 def options_of(name: str, *more: str, cluster: str = CLUSTER) -> list[str]:
-    """Return the options of semspec.train_probe that make a probe; of ``more``, each wins over the same before."""
+    """Return the options of semspec.train_probe that make a probe; those in ``more`` override earlier ones."""
     role, split = name.partition("-")[0], name.endswith("-sentence") * "-sentence"
     given = (*COMMON, PROBLEMS[split], *SAMPLING[role], *TRAINING, f"cluster={cluster}")
     options = {word.partition("=")[0]: word for word in (*given, *PROBES[name], *more)}

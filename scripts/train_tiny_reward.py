@@ -1,13 +1,13 @@
-"""Trains the embedded process-reward model (``accept=rsd``) from the tiny draft, on a CPU, seeded.
+"""Train the embedded process-reward model (``accept=rsd``) from the tiny draft, on a CPU, seeded.
 
     python scripts/train_tiny_reward.py --work /tmp/reward --out hub_artifacts
 
-It reads a solution and says at the end of each step how likely the step is true and in its place.
-Rows are true solutions, solutions with one step corrupted, and what the draft really writes, each
-step labelled by the oracle and the row cut after its first error. Layers are put on top of the
-draft's two: to see at a step's end that a value inside it is wrong takes more of them than to look
-that value up. Stages (samples, legs of the training) are kept in
-``--work`` and not done again after a kill. scripts/evaluate_tiny_reward.py measures the result.
+The model reads a solution and predicts at the end of each step how likely the step is true and in its place.
+Rows are true solutions, solutions with one corrupted step, and solutions that the draft writes. The oracle
+labels each step, and the row is cut after its first error. The model adds layers on top of the
+draft's two, because seeing at a step's end that a value inside it is wrong needs more layers than looking
+that value up. Stages (samples, legs of the training) are saved in
+``--work`` and not repeated after a kill. scripts/evaluate_tiny_reward.py measures the result.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ RATES, WARMUP = (3e-3, 2e-3), 30  # of matrices and of all else
 
 
 def start(draft: Path) -> Any:
-    """The draft's backbone under as many silent copies of its last layer, with a head of zeros.
+    """Return the draft's backbone below as many copies of its last layer that add nothing yet, with a head of zeros.
 
-    What the draft would write is known below, so that above it can be held against what is written.
+    The lower layers know what the draft would write, so that the upper ones can compare it with the text.
     """
     source: Any = LlamaForCausalLM.from_pretrained(draft, dtype=torch.float32)
     given = len(source.model.layers)
@@ -60,7 +60,7 @@ def start(draft: Path) -> Any:
 
 
 def train(leg: int, model: Any, batches: Batches, folder: Path) -> None:
-    """``STEPS`` steps of weighted binary cross-entropy."""
+    """Train for ``STEPS`` steps of weighted binary cross-entropy."""
     model.train()
     optimizers = for_blocks(model, ".layers.", RATES)
     started, losses = time.perf_counter(), list[float]()
@@ -90,7 +90,7 @@ def save(model: Any, folder: Path, training: dict[str, Any]) -> None:
 
 
 def described(seed: int = TRAIN_SEED) -> dict[str, Any]:
-    """Return what training.json says of the options."""
+    """Return the options as training.json records them."""
     return {
         "script": "scripts/train_tiny_reward.py",
         "seed": seed,

@@ -1,4 +1,4 @@
-"""Help for the training of small models: optimizers and rates, stages that survive a kill, training.json."""
+"""Help for training small models: optimizers and learning rates, stages that survive a kill, training.json."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-IGNORED = -100  # the label of a token that nothing is learned from
+IGNORED = -100  # the label of a token that is not learned
 NARROW = (
     torch.ops.mkldnn._is_mkldnn_bf16_supported()
 )  # elsewhere 16 bits are ten times slower than 32
 
 
 def narrow() -> torch.autocast:
-    """Return a context in which products have 16 bits, where this CPU multiplies them faster."""
+    """Return a context that multiplies in 16 bits, if this CPU is faster with them."""
     return torch.autocast("cpu", torch.bfloat16, enabled=NARROW)
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon as ``torch.optim`` has it, without its 16 bits where the CPU cannot multiply them.
+    """Muon as in ``torch.optim``, but without 16 bits on a CPU that cannot multiply them.
 
-    Matrices of one shape are made orthogonal together, by the same quintic iteration.
+    Matrices of one shape are orthogonalized together, by the same quintic iteration.
     """
 
     def __init__(self, parameters: Sequence[Tensor], rate: float, decay: float) -> None:
@@ -104,7 +104,7 @@ def for_blocks(model: torch.nn.Module, mark: str, rates: tuple[float, float]) ->
 
 
 def falling(step: int, steps: int, warmup: int, constant: float, floor: float) -> float:
-    """Return a rate's factor: it rises, stays for a share of the steps, and falls to ``floor``."""
+    """Return the learning rate's factor: it rises, stays for a share of the steps, and falls to ``floor``."""
     factor, progress = min(1.0, (step + 1) / warmup), step / steps
     if progress > constant:
         factor *= max(floor, 1 - (progress - constant) / (1 - constant))
@@ -113,7 +113,7 @@ def falling(step: int, steps: int, warmup: int, constant: float, floor: float) -
 
 @contextmanager
 def completing(folder: Path) -> Iterator[Path]:
-    """Yield a folder that takes its name once it is complete; what a kill left of it is removed."""
+    """Yield a folder that gets its name once it is complete; leftovers of a kill are removed."""
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -127,7 +127,7 @@ def write_training(folder: Path, training: Mapping[str, Any]) -> None:
 
 
 def write_legs(folder: Path, script: str, legs: Sequence[tuple[Any, float]], **more: Any) -> None:
-    """Say in training.json how a model was trained: every leg (a dataclass) with its seconds."""
+    """Write to training.json how a model was trained: every leg (a dataclass) with its seconds."""
     stages = [asdict(stage) | {"seconds": seconds} for stage, seconds in legs]
     seconds = sum(seconds for _, seconds in legs)
     write_training(folder, {"script": script, **more, "seconds": seconds, "stages": stages})

@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """Return what stands between the page's marks."""
+    """Return the text between the page's marks."""
     return "\n".join(line for part in found["workloads"].values() for line in _workload(part))
 
 
@@ -87,7 +87,7 @@ def _interval(row: Row, field: str, form: str, unit: str = "") -> str:
 
 
 def _standing(rows: Sequence[Row]) -> list[str]:
-    """Return who is faster than semspec, plain and at best, in words."""
+    """Return a sentence on which engines are faster than semspec, plain and at best."""
     plain = {row["rival"]: row for row in rows if not row["kind"]}
     best = {rival: row for rival in plain if (row := best_of(rows, rival)) is not None}
     lines = []
@@ -113,7 +113,7 @@ def _with_rate(row: Row) -> str:
 
 
 def _parted(row: Row) -> list[str]:
-    """Return a line about texts that are not the reference's, and not for a tie."""
+    """Return a line about texts that differ from the reference's other than by a tie."""
     parity, example = row["parity"], row["parity"]["example"]
     if parity["reference"] != "differs" or example is None:
         return []

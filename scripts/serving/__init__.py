@@ -1,1 +1,1 @@
-"""What `make serving` measures: the server under load, what it adds by itself, and the page about both."""
+"""What `make serving` measures: the server under load, its own overhead, and the page about both."""

@@ -1,4 +1,4 @@
-"""The server under load: clients at once, who ask the target alone, with drafts, and with drafts that follow the load."""
+"""The server under load: concurrent clients ask the target alone, with drafts, and with drafts that follow the load."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVERS = {"fixed": ("adaptive=false",), "adaptive": ()}
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer and when it came."""
+    """One answer and its times."""
 
     tokens: int
     first: float  # seconds to the first piece of text
@@ -35,13 +35,13 @@ class Answer:
 
 
 class Client:
-    """One client, who keeps its connection as OpenAI's own does."""
+    """One client, which keeps its connection open as OpenAI's does."""
 
     def __init__(self, port: int) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
 
     def ask(self, problem: BenchmarkProblem, semspec: Mapping[str, Any]) -> Answer:
-        """Ask one question in a stream and read it to its end."""
+        """Ask one question as a stream and read it to its end."""
         body: dict[str, Any] = {
             "messages": [{"role": "user", "content": problem.question}],
             "stream": True,
@@ -97,7 +97,7 @@ def load_turn(
     clients: int,
     each: int,
 ) -> dict[str, Any]:
-    """Let so many clients ask all arms in turn; return each arm's seconds and answers."""
+    """Let this many clients ask all arms in turn; return each arm's seconds and answers."""
     asked = [problems[at * each : (at + 1) * each] for at in range(clients)]
     order = [problem for own in asked for problem in own]
     found = {}
@@ -112,8 +112,8 @@ def load_turn(
 
 
 def load_rows(table: str, clients: int, turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each arm of so many clients."""
-    # tokens a second, and not seconds: texts of other drafts are other texts
+    """Return a row for each arm at this number of clients."""
+    # tokens per second, not seconds: other drafts give other texts
     speeds = {arm: [one[arm]["tokens"] / one[arm]["seconds"] for one in turns] for arm in ARMS}
     plain, rows = speeds["target alone"], []
     for arm, own in speeds.items():

@@ -1,4 +1,4 @@
-"""What the server adds to the same run without a server, taken at the socket."""
+"""The server's overhead over the same run without a server, measured at the socket."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ KINDS = {"stream": "as a stream", "whole": "whole"}
 
 @dataclass(frozen=True)
 class Length:
-    """Answers by which the server's own time is measured."""
+    """A length of answers for which the server's own time is measured."""
 
-    tokens: int  # 0: as the model ends them
+    tokens: int  # 0: until the model ends them
     problems: int
     turns: int
 
@@ -40,14 +40,14 @@ LENGTHS = (Length(0, 12, 12), Length(700, 12, 2), Length(1900, 4, 2))
 
 
 class Wire:
-    """A connection on which bytes are sent and received, and nothing else while a clock runs."""
+    """A connection that only sends and receives bytes while the clock runs."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, problem: BenchmarkProblem, kind: str, length: int) -> tuple[float, int]:
-        """Return the seconds from a question's first byte to its answer's last one, and the answer's tokens."""
+        """Return the seconds from a question's first byte to its answer's last, and the answer's tokens."""
         asked: dict[str, Any] = {"messages": [{"role": "user", "content": problem.question}]}
         asked |= {"ignore_eos": True, "max_tokens": length} if length else {}
         if kind == "stream":
@@ -73,7 +73,7 @@ class Wire:
 
 
 def _whole(got: bytes) -> bool:
-    """Return whether a response is there to its last byte."""
+    """Return whether a response is complete."""
     head, found, body = got.partition(b"\r\n\r\n")
     if not found:
         return False
@@ -84,9 +84,9 @@ def _whole(got: bytes) -> bool:
 def overhead_rows(
     port: int, solver: Solver, problems: Sequence[BenchmarkProblem], of: Length
 ) -> list[dict[str, Any]]:
-    """Solve the same problems one after the other in this process and through the server, in turn; return a row for each kind.
+    """Solve the same problems in this process and through the server, in turn; return a row for each kind.
 
-    Greedy, so that the texts are the same; each pair of times is of one problem.
+    Greedy, so that the texts are the same; each pair of times belongs to one problem.
     """
     own_solver, problems = (
         solver.variant(ignore_eos=True) if of.tokens else solver,
@@ -107,7 +107,7 @@ def overhead_rows(
         order, took = list(ways), {way: list[float]() for way in ways}
         for _ in range(of.turns):
             for problem in problems:
-                order = order[1:] + order[:1]  # who is first changes
+                order = order[1:] + order[:1]  # the two take turns in going first
                 found = {name: ways[name](problem) for name in order}
                 if len({tokens for _, tokens in found.values()}) > 1:
                     raise UserError(f"{problem.id}: tokens by way of asking: {found}")

@@ -30,7 +30,7 @@ HEADINGS = (
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """Return what stands between the page's marks."""
+    """Return the text between the page's marks."""
     machine = found["provenance"]["machine"]
     lines = []
     if over := found.get(OVERHEAD):
@@ -52,12 +52,12 @@ def text(found: Mapping[str, Any]) -> str:
 
 
 def _of(revision: str | None) -> str:
-    """Return what is said of a table that was not measured again."""
+    """Return the note on a table that was not measured again."""
     return f" (of revision {revision[:10]})" if revision else ""
 
 
 def with_earlier(found: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return figures with the tables that were not measured again as they were, and the revisions that those are of."""
+    """Return figures that include the tables not measured again, with those tables' revisions."""
     if before is None:
         return found
     measured = {row["table"] for row in found["load"]}
@@ -73,7 +73,7 @@ def with_earlier(found: dict[str, Any], before: Mapping[str, Any] | None) -> dic
 
 
 def _asked(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many questions each client asked in a turn, by the answers that were counted."""
+    """Return how many questions each client asked in a turn, from the number of answers."""
     asked = {row["answers"] // (row["turns"] * row["clients"]) for row in rows}
     return " to ".join(str(n) for n in sorted({min(asked), max(asked)}))
 

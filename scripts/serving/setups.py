@@ -1,4 +1,4 @@
-"""The setups under which the server is measured, one for each table of the page, and the pairs that they serve."""
+"""The setups in which the server is measured, one for each table of the page, and the pairs that they serve."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from script_kit import HUB
 
 CLIENTS = [1, 4, 16, 64]
 PATIENCE = 900.0  # seconds for an answer, and for a server to load and to measure costs
-LEAST = 8  # questions in a turn: of fewer, one slow answer decides
-NOISE = 3.0  # of a draft that is hardly ever right, as a share of its weights' own spread
+LEAST = 8  # questions in a turn: with fewer, one slow answer decides
+NOISE = 3.0  # noise of a draft that is almost always wrong, as a share of its weights' spread
 BASE = ("temperature=0", "max_new_tokens=512", "queue=256", f"concurrency={max(CLIENTS)}")
 
 
@@ -26,10 +26,10 @@ class Table:
     title: str
     clients: Sequence[int]
     options: Sequence[str] = ()
-    each: int = 2  # questions of a client in a turn, where that makes enough of them
+    each: int = 2  # questions of a client in a turn, if these are enough in all
 
     def asked(self, clients: int) -> int:
-        """Return how many questions each of so many clients asks in a turn."""
+        """Return how many questions each client asks in a turn, given the number of clients."""
         return max(self.each, -(-LEAST // clients))
 
 
@@ -52,7 +52,7 @@ TABLES = {
 
 @contextmanager
 def pair_of(name: str) -> Iterator[list[str]]:
-    """Start or make what a table's models are; yield the options of its servers."""
+    """Start or make a table's models; yield the options of its servers."""
     options = list(TABLES[name].options)
     with ExitStack() as stack:
         draft = ""
@@ -72,7 +72,7 @@ def _sglang(draft: str) -> Iterator[list[str]]:
     """Start SGLang servers of the pair, or of the target and another draft; yield the options that name them."""
     from sglang_pair import mortal
 
-    # room for as many as ask, so that nobody waits within SGLang
+    # room for all clients, so that no request waits inside SGLang
     room = {"max_running_requests": max(CLIENTS), "max_total_tokens": max(CLIENTS) * 1024}
     roles = ("target", "draft")
     models = {"draft": draft}
