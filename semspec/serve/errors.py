@@ -25,6 +25,7 @@ KINDS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+RETRY = {"retry-after": "1"}  # a header, in seconds
 
 
 class ApiError(Exception):

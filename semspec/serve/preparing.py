@@ -14,12 +14,13 @@ from semspec.models.text import CLOSE, opening
 from semspec.protocols import Constraining
 from semspec.serve.calls.base import CallReader, Form
 from semspec.serve.calls.strict import Strict
-from semspec.serve.choices import Choice, Task
+from semspec.serve.choices import Choice
 from semspec.serve.errors import ApiError, refused
 from semspec.serve.offering import Offering, shown
 from semspec.serve.requests import ENGINE_LACKS, ChatRequest, CompletionRequest, Request
 from semspec.serve.scheduling import Scheduler
 from semspec.serve.settings import Settings
+from semspec.serve.task import Task
 from semspec.serve.variants import Variants
 from semspec.solver import Solver
 from semspec.types import PROBS, Grammar

@@ -10,14 +10,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.responses import Response
+
 from semspec.models.spelling import HALF
 from semspec.serve.calls.base import Call
-from semspec.serve.choices import Choice, Logprob, News, Step
+from semspec.serve.choices import Choice
 from semspec.serve.figures import Speculation, Usage
+from semspec.serve.news import Logprob, News, Step
 from semspec.serve.seeds import repeats
 
 DONE = b"data: [DONE]\n\n"
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+class Json(Response):
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return dumps(content)
 
 
 def event(body: object) -> bytes:
@@ -145,7 +155,7 @@ class Reply:
         else:
             told["text"] = content
         told |= {
-            "logprobs": self._logprobs(index, choice.all_logprobs),
+            "logprobs": self._logprobs(index, choice.logprobs),
             "finish_reason": finish_reason(choice),
         }
         if self.wants_steps:

@@ -18,7 +18,8 @@ from typing import Literal
 
 from semspec.decoding.trim import shared
 from semspec.driver import Finished, Inbox
-from semspec.serve.choices import Choice, News
+from semspec.serve.choices import Choice
+from semspec.serve.news import News
 from semspec.serve.seeds import fingerprint
 from semspec.solver import Solver
 from semspec.storage.screen import LOG
@@ -47,6 +48,7 @@ class Scheduler:
         self.error: BaseException | None = None
         self.solver: Solver | None = None
         self._in_turns = False  # choices run in lockstep
+        self.reserved = 0  # places in the queue of choices that are about to begin
         self.inbox: Inbox[None] = Inbox()
         self._choices: dict[Context, Choice] = {}
         self._kept: OrderedDict[int, Context] = OrderedDict()

@@ -16,9 +16,11 @@ from starlette.applications import Starlette
 
 from semspec.engines.news import ReplicaLine
 from semspec.errors import UserError
-from semspec.serve.app import Service, build, log
+from semspec.serve.app import build
 from semspec.serve.keys import Keys, check_bind
+from semspec.serve.log import log
 from semspec.serve.scheduling import Scheduler
+from semspec.serve.service import Service
 from semspec.serve.settings import Settings
 from semspec.serve.wire import MOST, wire
 from semspec.solver import Solver
