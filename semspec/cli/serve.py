@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from semspec import config as configuration
+from semspec import registry
 from semspec.choices.presets import given_options, with_recommended
 from semspec.choices.settle import expand_shorthands
 from semspec.cli.arguments import check_arguments
@@ -37,7 +40,7 @@ RUN_ONLY: Mapping[str, str] = {
     "seed": "a request says it by its field seed",
     "plain": 'a request asks for the target alone by {"semspec": {"off": true}}',
     "transcript": "the page at / shows who wrote what",
-    "quiet": "what is printed is one line with the address; the log goes to standard error",
+    "quiet": "standard output has one line, the address; the log goes to standard error",
     "hydra": "a server writes no folder; its log goes to standard error",
 }
 """Options of a run that change nothing of a server, which are refused, and what it has in their place."""
@@ -107,16 +110,32 @@ def check_installed() -> None:
         raise UserError(f"serving needs {', '.join(missing)}: pip install 'semspec[serve]'")
 
 
+def loading(config: RunConfig) -> str:
+    """Return the line that says which models are about to load."""
+    small = config.draft.models().get("draft")
+    if small is not None:
+        drafts = f"with drafts by {canonical_name(small)}"
+    elif config.draft.plain:
+        drafts = "without drafts"
+    else:
+        drafts = f"with drafts by {registry.name_of(config.draft)}"
+    return f"semspec: loading {canonical_name(config.model)} {drafts}; the address follows when the server is ready"
+
+
 def run(arguments: Sequence[str]) -> None:
+    began = time.monotonic()
     config, given = read(arguments)
     check_installed()
+    name = given.name or canonical_name(config.model)
+    # on standard error: the first line of standard output is the address
+    echo(loading(config), newline=" ", file=sys.stderr, flush=True)
     from semspec.serve import server
     from semspec.serve.keys import Keys, is_local
     from semspec.serve.settings import Settings
 
     keys = Keys.read(given.keys)
     settings = Settings(
-        name=given.name or canonical_name(config.model),
+        name=name,
         queue=given.queue,
         most_choices=given.choices,
         most_body=given.body,
@@ -145,7 +164,10 @@ def run(arguments: Sequence[str]) -> None:
         insecure=given.insecure,
         concurrency=config.concurrency,
         keep=given.keep,
-        told=lambda url: echo(f"serving {settings.name} on {url}", flush=True),
+        began=began,
+        told=lambda url, seconds: echo(
+            f"serving {name} on {url} (ready in {seconds:.1f} s)", flush=True
+        ),
     )
 
 

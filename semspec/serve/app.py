@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from semspec.serve.errors import ApiError
 from semspec.serve.keys import same_machine
 from semspec.serve.log import log
+from semspec.serve.paths import unknown_path, wrong_method
 from semspec.serve.replies import Json
 from semspec.serve.service import Service
 from semspec.serve.wire import FLUSH
@@ -29,9 +30,8 @@ def build(
 ) -> Callable[..., Any]:
     """Return the application."""
     routes = [
-        Route(
-            "/v1/chat/completions", service.chat, methods=["POST"]
-        ),  # these first: each is tried in turn
+        # these two first: routes are tried in turn
+        Route("/v1/chat/completions", service.chat, methods=["POST"]),
         Route("/v1/completions", service.completion, methods=["POST"]),
         Route("/", service.page),
         Route("/health", service.health),
@@ -48,11 +48,21 @@ def build(
         service.refused(error, request=http.scope.get("request_id"), path=http.url.path)
         return Json(error.body, error.status, headers=error.headers)
 
-    async def no_such(http: HttpRequest, error: Exception) -> Response:
+    methods = {
+        route.path: "POST" if "POST" in (route.methods or ()) else "GET"
+        for route in routes
+        if route.path != "/" and "{" not in route.path
+    }
+
+    async def misdirected(http: HttpRequest, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        wanted = f"{http.method} {http.url.path}"
-        told = ApiError(error.status_code, f"{wanted}: {error.detail}", headers=error.headers)
-        return await refuse(http, told)
+        method, path = http.method, http.url.path
+        if error.status_code == 404:
+            return await refuse(http, unknown_path(method, path, methods))
+        if error.status_code == 405:
+            return await refuse(http, wrong_method(method, path, error.headers or {}))
+        told = f"{method} {path}: {error.detail}"
+        return await refuse(http, ApiError(error.status_code, told, headers=error.headers))
 
     async def failed(http: HttpRequest, error: Exception) -> Response:
         return await refuse(http, ApiError(500, "the server has failed", code="internal"))
@@ -64,7 +74,7 @@ def build(
 
     handlers: dict[Any, Any] = {
         ApiError: refuse,
-        HTTPException: no_such,
+        HTTPException: misdirected,
         ClientDisconnect: gone,
         Exception: failed,
     }

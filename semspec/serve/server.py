@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -65,16 +66,18 @@ def serve(
     insecure: bool,
     concurrency: int,
     keep: int,
-    told: Callable[[str], object],
+    began: float,
+    told: Callable[[str, float], object],
 ) -> None:
     """Serve until a signal ends it; raise UserError where models cannot be loaded or the address is taken.
 
-    ``make`` loads the models. ``told`` gets the address as soon as the server is ready.
+    ``make`` loads the models. ``told`` gets the address, and the seconds since ``began`` (of ``time.monotonic``), as soon as
+    the server is ready.
     """
     check_bind(host, keys, insecure)
     sys.setswitchinterval(SWITCH)
     listening = _listen(host, port)
-    asyncio.run(_run(make, settings, keys, listening, concurrency, keep, told))
+    asyncio.run(_run(make, settings, keys, listening, concurrency, keep, began, told))
 
 
 def log_told(line: str) -> None:
@@ -109,7 +112,8 @@ async def _run(
     listening: socket.socket,
     concurrency: int,
     keep: int,
-    told: Callable[[str], object],
+    began: float,
+    told: Callable[[str, float], object],
 ) -> None:
     scheduler = Scheduler(make, concurrency, keep)
     service = Service(scheduler, settings, keys)
@@ -147,8 +151,9 @@ async def _run(
     try:
         await _until(changed, ending, serving)
         if scheduler.state == "ready":
-            told(url)
-            log({"event": "ready", "url": url, "model": settings.name, "seed_repeats": scheduler.repeats})  # fmt: skip
+            seconds = time.monotonic() - began
+            told(url, seconds)
+            log({"event": "ready", "url": url, "model": settings.name, "seconds": round(seconds, 1), "seed_repeats": scheduler.repeats})  # fmt: skip
             changed.clear()
             await _until(changed, ending, serving)
         while scheduler.state == "draining" and (scheduler.busy or service.in_flight):
