@@ -437,6 +437,7 @@ def test_other_errors_are_json_too(live: Live) -> None:
         (404, live.ask("/v1/nothing")),
         (405, live.ask(chats, method="GET")),
         (404, live.ask(f"{chats}/")),
+        (404, live.ask("/" + "x" * 5000)),
         (404, live.ask(chats, {"messages": TURN, "model": "gpt-9"})),
         (404, live.ask(chats, {"messages": TURN, "model": "a\r\nb\x1b[2J" + "x" * 5000})),
         (400, live.ask(chats, {"messages": TURN, "\x1b[2J\n" + "x" * 5000: 1})),

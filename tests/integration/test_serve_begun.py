@@ -8,7 +8,8 @@ import pytest
 
 from semspec.config import build, compose
 from semspec.models.text import OPEN
-from semspec.serve.choices import Choice, Task
+from semspec.serve.choices import Choice
+from semspec.serve.task import Task
 from semspec.solver import Solver
 from semspec.types import Answer, Grammar, Query
 

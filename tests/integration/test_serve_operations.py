@@ -178,15 +178,16 @@ def port() -> int:
 
 @contextlib.contextmanager
 def beginning(port: int, load: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start a server whose models load once that file is there."""
+    """Start a server whose models load once that file is there; its log is beside that file."""
     toy = {"TOY_LOAD": str(load), "TOY_SECONDS": "0.02"}
-    process = subprocess.Popen(
-        [sys.executable, *COMMAND, f"port={port}", "slice=1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, **toy},
-    )
+    with load.with_name("log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, *COMMAND, f"port={port}", "slice=1"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, **toy},
+        )
     try:
         yield process
     finally:
@@ -201,7 +202,9 @@ def test_a_server_is_not_ready_while_it_starts_and_while_it_ends(port: int, tmp_
         while status_of(port, "/health") is None:
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.05)
-        live = Live(process, f"http://127.0.0.1:{port}", load)
+        live = Live(process, f"http://127.0.0.1:{port}", load.with_name("log"))
+        # before the models are there
+        assert re.search(r"semspec: loading \S+ with drafts by \S+; .*\n", live.log.read_text())
         for path in ("/health", "/ready"):
             status, _, told = live.ask(path)
             assert (status, json.loads(told)) == (503, {"status": "starting"})
@@ -210,7 +213,8 @@ def test_a_server_is_not_ready_while_it_starts_and_while_it_ends(port: int, tmp_
         assert json.loads(told)["error"]["code"] == "starting"
         load.touch()
         assert process.stdout is not None
-        assert re.search(r"http://\S+", process.stdout.readline())
+        ready = rf"serving \S+ on {live.url} \(ready in \d+\.\d s\)\n"
+        assert re.fullmatch(ready, process.stdout.readline())
         assert [status_of(port, path) for path in ("/health", "/ready")] == [200, 200]
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(live.ask, COMPLETIONS, {**PROMPT, "max_tokens": 100})

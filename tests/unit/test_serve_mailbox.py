@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from semspec.serve import scheduling
-from semspec.serve.choices import Choice, News
+from semspec.serve.choices import Choice
+from semspec.serve.news import News
 from semspec.serve.scheduling import Mailbox
 
 
