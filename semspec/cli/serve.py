@@ -1,4 +1,4 @@
-"""``python -m semspec.serve``: answer requests of OpenAI's clients with a pair of models."""
+"""``python -m semspec.serve``: serve a target and its draft over OpenAI's API."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ RUN_ONLY: Mapping[str, str] = {
     "problems": _ASKED,
     "prompt": "ask it in a request, or on the page at /",
     "attempts": "a request asks for several answers by its field n",
-    "seed": "a request says it by its field seed",
+    "seed": "a request gives it in its field seed",
     "plain": 'a request asks for the target alone by {"semspec": {"off": true}}',
     "transcript": "the page at / shows who wrote what",
     "quiet": "standard output has one line, the address; the log goes to standard error",
     "hydra": "a server writes no folder; its log goes to standard error",
 }
-"""Options of a run that change nothing of a server, which are refused, and what it has in their place."""
+"""Options of a run that a server refuses because they would have no effect, with what to use instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The server's own options; every other one is an option of semspec.run."""
+    """The server's own options; all others are options of semspec.run."""
 
     # fmt: off
-    host: str = option("127.0.0.1", "the address on which it listens; another one needs a key")
-    port: int = option(8000, "its port", **PORT)
+    host: str = option("127.0.0.1", "the address to listen on; one that other machines can reach needs a key")
+    port: int = option(8000, "the port to listen on", **PORT)
     name: str = option("", "what clients call the model", shown="the target's name")
-    keys: str = option("", "a file of API keys, one a line; the variable SEMSPEC_API_KEYS has more, separated by commas")
+    keys: str = option("", "a file of API keys, one a line; more may be in the variable SEMSPEC_API_KEYS, separated by commas")
     insecure: bool = option(False, "listen on other addresses without a key")
-    queue: int = option(64, "choices that may wait; beyond them 429", least=0)
+    queue: int = option(64, "choices that may wait; further requests get 429", least=0)
     choices: int = option(8, "choices of one request, at most", least=1)
     body: int = option(1 << 20, "bytes of a request's body, at most", least=1)
     prompt_tokens: int = option(0, "tokens of a prompt, at most (0: the context)", least=0)
     answer_tokens: int = option(0, "tokens of an answer, at most (0: the context)", least=0)
     timeout: float = option(600.0, "seconds that a request may take", least=0.001)
-    body_timeout: float = option(30.0, "seconds that its body may take to come", least=0.001)
-    keep: int = option(4, "conversations that stay in the cache of engine=hf", least=0)
-    slice: int = option(16, "tokens that are written at a time, before others get their turn", least=1)
+    body_timeout: float = option(30.0, "seconds that its body may take to arrive", least=0.001)
+    keep: int = option(4, "conversations that stay in the KV cache (engine=hf)", least=0)
+    slice: int = option(16, "tokens that an answer writes before others get their turn", least=1)
     log_prompts: bool = option(False, "write prompts into the log")
     # fmt: on
 
@@ -72,11 +72,12 @@ class Options:
 HELP = f"""\
 usage: python -m semspec.serve [name=value ...]
 
-Answers /v1/chat/completions and /v1/completions as OpenAI's API does, with the models and the method that options of
-python -m semspec.run choose (model=... draft=... accept=...); with nothing said, the embedded pair on the CPU. A page to
-try it is at http://127.0.0.1:8000/. Options about a run's problems and its folder are refused. concurrency= is the number of choices under way at a time ({CONCURRENCY}), max_new_tokens= the
-length of an answer for which a request names none. SGLang servers that it has started itself are started again when
-they die, unless engine.restart=false. What clients may send is in docs/serving.md. Its own options:
+Serves /v1/chat/completions and /v1/completions of OpenAI's API. The options of python -m semspec.run choose models and
+method (model=... draft=... accept=...); without any, it serves the embedded pair on the CPU. A page to try it is at
+http://127.0.0.1:8000/. Options about a run's problems and its folder are refused. concurrency= is the number of choices
+that run at a time ({CONCURRENCY}), max_new_tokens= the length of an answer if the request does not limit it. SGLang servers
+that it has started itself are restarted when they die, unless engine.restart=false. docs/serving.md says what clients may
+send. Its own options:
 
 {described(Options)}
 """
@@ -96,7 +97,7 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
 
 
 def _refuse_run_only(overrides: Sequence[str], brought: Collection[str]) -> None:
-    """Raise UserError for an option that only a run uses; ``brought``: what the target's preset has added."""
+    """Raise UserError for an option that only a run uses, unless the target's preset has added it (``brought``)."""
     for argument in overrides:
         key = argument.partition("=")[0]
         way = RUN_ONLY.get(key.lstrip("+~").partition(".")[0].partition("/")[0])
@@ -105,7 +106,7 @@ def _refuse_run_only(overrides: Sequence[str], brought: Collection[str]) -> None
 
 
 def check_installed() -> None:
-    """Raise UserError if the packages of the extra are not there."""
+    """Raise UserError if packages of the extra semspec[serve] are missing."""
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise UserError(f"serving needs {', '.join(missing)}: pip install 'semspec[serve]'")
 
@@ -149,9 +150,11 @@ def run(arguments: Sequence[str]) -> None:
     )
 
     def make() -> Solver:
-        # a client is told after engine.patience that a server is away, while a run waits until it is back
+        # clients get an error after engine.patience if a server is away, while a run waits until it is back
         solver = Solver(config, beside=True, tell=server.log_told, waits=False)
-        solver.measure(())  # no question is there yet: what an earlier run has measured is taken
+        solver.measure(
+            ()
+        )  # there are no questions to measure on: take what an earlier run has measured
         settle()
         return solver
 

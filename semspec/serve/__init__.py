@@ -1,1 +1,1 @@
-"""An OpenAI endpoint in front of the solver: requests that come when they come, thinking that streams by steps."""
+"""An OpenAI-compatible server on top of the solver; it streams the thinking step by step."""

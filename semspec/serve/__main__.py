@@ -1,4 +1,4 @@
-"""``python -m semspec.serve``: answer requests of OpenAI's clients with a pair of models."""
+"""``python -m semspec.serve``: serve a target and its draft over OpenAI's API."""
 
 from semspec.cli.serve import main
 

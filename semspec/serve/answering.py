@@ -1,4 +1,4 @@
-"""A request while it is answered: begun, followed, sent whole or as a stream, given up, counted."""
+"""One request from its start to its answer, sent whole or as a stream; cancellation, timeout, and its line in the log."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from semspec.serve.scheduling import Mailbox, Scheduler
 from semspec.serve.settings import Settings
 from semspec.storage.screen import LOG
 
-TURNS = 5  # of the event loop, in which it hears that a connection has ended
+TURNS = 5  # of the event loop: enough for it to notice a closed connection
 
 
 class Work:
-    """One request under way: begun, followed, and given up if its client goes or its time is over."""
+    """One request while its choices are written; it is cancelled if its client disconnects or time runs out."""
 
     def __init__(
         self,
@@ -41,12 +41,15 @@ class Work:
     ) -> None:
         self.scheduler, self.metrics, self.settings = scheduler, metrics, settings
         self.http, self.request, self.reply, self.began = http, request, reply, began
-        self.first: float | None = None  # seconds until the first text
-        self._reserved = len(reply.choices)  # nobody else may have their places meanwhile
+        self.first: float | None = None  # seconds from the request to its first text
+        self._reserved = len(
+            reply.choices
+        )  # places in the queue, held until the choices are submitted
         scheduler.reserved += self._reserved
         self.mailbox = Mailbox(reply.choices, lambda: scheduler.busy)
 
     def begin(self) -> None:
+        """Submit the choices."""
         self._release()
         for choice in self.reply.choices:
             self.scheduler.submit(choice)
@@ -61,7 +64,7 @@ class Work:
             self.scheduler.cancel(choice)
 
     async def whole(self) -> Response:
-        """Return the answer in one piece."""
+        """Wait for the whole answer and return it."""
 
         async def follow() -> None:
             async for _, news in self.mailbox.news():
@@ -78,11 +81,11 @@ class Work:
         return Whole(self)
 
     async def followed(self, work: Awaitable[None], receive: Receive) -> None:
-        """Begin, and wait for the work on what is told; raise ClientDisconnect if the client goes, ApiError if time runs out."""
+        """Submit the choices and wait for ``work``; raise ClientDisconnect if the client goes, ApiError if time runs out."""
         seconds = self.settings.timeout
         gone = asyncio.ensure_future(_disconnected(receive))
         gone.add_done_callback(lambda _: self.mailbox.stop(ClientDisconnect()))
-        # once all here waits: from then on the models' thread wants the interpreter's lock
+        # in the next turn of the loop, when everything here waits: from then on the models' thread competes for the GIL
         begins = asyncio.get_running_loop().call_soon(self.begin)
         limit = asyncio.timeout(max(seconds - (time.perf_counter() - self.began), 0.0))
         try:
@@ -103,14 +106,14 @@ class Work:
         if isinstance(error, ApiError):
             raise error
         if isinstance(error, UnusableError):
-            raise ApiError(502, "the model's server gave no answer that can be used: the log says why", code="model_failed") from error  # fmt: skip
-        if isinstance(error, UserError):  # a server of the target that is gone, for one
-            raise ApiError(503, "the models cannot be asked at the moment: ask again", code="model_unavailable", headers=RETRY) from error  # fmt: skip
+            raise ApiError(502, "the model's server sent an unusable answer: see this server's log", code="model_failed") from error  # fmt: skip
+        if isinstance(error, UserError):  # for example a lost server of the target
+            raise ApiError(503, "the models do not answer at the moment: try again later", code="model_unavailable", headers=RETRY) from error  # fmt: skip
         LOG.error("a request failed", exc_info=error)
-        raise ApiError(500, "the server has failed to answer", code="internal")
+        raise ApiError(500, "the server failed to answer: see its log", code="internal")
 
     async def events(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Yield the events of a stream, those that are there in one piece, and whether more are to come."""
+        """Yield the bytes of a stream, joined as far as they are ready, and whether more follow."""
         part, left = b"".join(self.reply.first()), len(self.reply.choices)
         async for index, news in self.mailbox.news():
             self._raise_errors()
@@ -124,7 +127,7 @@ class Work:
         yield part + b"".join(self.reply.last()), False
 
     def told(self, outcome: str, status: int, **more: str) -> None:
-        """Count the request and write its line into the log, with ``more`` at its end."""
+        """Count the request and write its line into the log, with the fields ``more`` at its end."""
         reply, choices = self.reply, self.reply.choices
         seconds = time.perf_counter() - self.began
         self.metrics.ended(outcome)
@@ -154,7 +157,7 @@ class Work:
 
 
 class Whole(Json):
-    """An answer in one piece; it is counted and logged once it is sent."""
+    """A whole answer; it is counted and logged once it is sent."""
 
     def __init__(self, work: Work) -> None:
         super().__init__(work.reply.whole())
@@ -168,7 +171,7 @@ class Whole(Json):
 
 
 class Streamed(Response):
-    """An answer that is sent event by event, until it ends, its client goes, or its time is over."""
+    """A streamed answer, sent until it ends, its client disconnects, or time runs out."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -193,7 +196,7 @@ class Streamed(Response):
             outcome, status = "ok", 200
         except ClientDisconnect:
             return
-        except ApiError as error:  # the stream has begun: it can only be told in it
+        except ApiError as error:  # the status line is sent: only an event can report it
             outcome, status, reason = str(error.status), error.status, reason_of(error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -205,7 +208,7 @@ class Streamed(Response):
 
 
 async def _left(receive: Receive) -> bool:
-    """Tell whether a client has gone before its answer begins, so that nothing of it is sent and cut off."""
+    """Tell whether the client has disconnected before its stream begins."""
     gone = asyncio.ensure_future(_disconnected(receive))
     for _ in range(TURNS):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The application: which path leads where, who may ask, and errors as JSON."""
+"""The ASGI application: routes, access checks, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from semspec.serve.replies import Json
 from semspec.serve.service import Service
 from semspec.serve.wire import FLUSH
 
-OPEN_TO_ALL = ("/health", "/ready", "/")  # probes and the page have no keys
+OPEN_TO_ALL = ("/health", "/ready", "/")  # needs no API key: probes and the page
 
 
 def build(
     service: Service, lifespan: Callable[[Starlette], Any] | None = None
 ) -> Callable[..., Any]:
-    """Return the application."""
+    """Return the application: the routes of a service behind its access checks."""
     routes = [
         # these two first: routes are tried in turn
         Route("/v1/chat/completions", service.chat, methods=["POST"]),
@@ -65,10 +65,10 @@ def build(
         return await refuse(http, ApiError(error.status_code, told, headers=error.headers))
 
     async def failed(http: HttpRequest, error: Exception) -> Response:
-        return await refuse(http, ApiError(500, "the server has failed", code="internal"))
+        return await refuse(http, ApiError(500, "the server failed: see its log", code="internal"))
 
     async def gone(http: HttpRequest, error: Exception) -> Response:
-        service.metrics.ended("cancelled")  # while its body was read
+        service.metrics.ended("cancelled")  # the client disconnected while its body was read
         log({"event": "answer", "request": http.scope.get("request_id"), "path": http.url.path, "outcome": "cancelled", "status": 499})  # fmt: skip
         return Json({}, 499)
 
@@ -79,12 +79,14 @@ def build(
         Exception: failed,
     }
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    app.router.redirect_slashes = False  # to where a Host header says
+    app.router.redirect_slashes = (
+        False  # a redirect would go to whatever host the request's header names
+    )
     return _Guard(app, service)
 
 
 class _Guard:
-    """Before every route: who asks, under which name, and a number for the logs."""
+    """Checks host and API key before every route, and gives each request an id for the logs."""
 
     def __init__(self, app: Callable[..., Any], service: Service) -> None:
         self.app, self.service = app, service
@@ -98,11 +100,11 @@ class _Guard:
         plain = given.isascii() and given.isprintable() and 0 < len(given) <= 128
         name = scope["request_id"] = given if plain else uuid.uuid4().hex
 
-        async def numbered(message: Any) -> None:
+        async def with_id(message: Any) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
             await send(message)
-            if message.get("more_body"):  # a part of a stream
+            if message.get("more_body"):  # of a stream: send it at once
                 scope["state"][FLUSH]()
 
         error = self._refusal(scope["path"], headers)
@@ -110,11 +112,9 @@ class _Guard:
         try:
             if error is not None:
                 self.service.refused(error, request=name, path=scope["path"])
-                await Json(error.body, error.status, headers=error.headers)(
-                    scope, receive, numbered
-                )
+                await Json(error.body, error.status, headers=error.headers)(scope, receive, with_id)
                 return
-            await self.app(scope, receive, numbered)
+            await self.app(scope, receive, with_id)
         finally:
             self.service.in_flight -= 1
 
@@ -123,7 +123,7 @@ class _Guard:
         if service.settings.local_only and not same_machine(headers.get(b"host", "")):
             return ApiError(
                 403,
-                "this server has no keys and answers only under names of this machine (localhost)",
+                "this server has no API keys and answers only requests to names of this machine, such as localhost",
                 code="host",
             )
         if path not in OPEN_TO_ALL and not service.keys.allow(headers.get(b"authorization")):

@@ -1,10 +1,11 @@
 """One choice of one request: the plan that writes it.
 
-The plan is the loop's own (``loop.speculate``, ``loop.decode_plainly``), in slices so that a long step holds up
-nobody, and watched from outside (``serve.rounds``). A stop text, a limit on the thinking or a drafter that is gone ends
-a *phase* (``serve.token_gate``); the next one goes on behind what has been told (``serve.transcript``).
+The plan runs the same loop as ``semspec.run`` (``loop.speculate``, ``loop.decode_plainly``), in slices so that a long step
+does not block other choices. ``serve.rounds`` watches the loop and ``serve.token_gate`` decides which of its tokens reach
+the client's text (``serve.transcript``). A stop text, the end of the thinking or a lost drafter ends a *phase*; the next
+phase starts the loop again after the tokens that the client has.
 
-Everything here runs in the driver's thread, but for ``take``.
+Everything here runs in the driver's thread, except ``take``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Finish = Literal["stop", "length"]
 
 
 class Choice:
-    """One answer while it is written."""
+    """One answer and the plan that writes it."""
 
     def __init__(
         self,
@@ -44,34 +45,36 @@ class Choice:
         lost: Callable[[str], None] = lambda why: None,
         alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``adopt`` is called before the first question, ``lost`` where drafts cannot be had any more.
+        """Call ``adopt`` before the first query and ``lost`` when the drafter is lost.
 
-        ``alone``: True as long as nobody waits for this choice to pause, so that no slice need end.
+        ``alone`` returns True while no other choice waits for its turn, so that a slice need not end.
         """
         self.task, self.context = task, context
         self._adopt, self._lost, self._alone = adopt, lost, alone
         self.prompt_tokens = context.prompt_length
-        self.cached: int | None = None  # tokens of the prompt that had been read before
+        self.cached: int | None = None  # tokens of the prompt that were in the target's KV cache
         self.rounds: list[Round] = []
-        self._predicted = -1, (0, 0)  # rounds that were looked at, and what was found in them
+        self._predicted = -1, (0, 0)  # how many rounds were counted, and the counts
         self.finish: Finish = "length"
         self.error: Exception | None = None
         self.drafting = not task.off and (task.solver.drafts or bool(task.references))
-        self.degraded = False  # True where it went on without drafts
-        self.wake: Callable[[bool], None] = lambda ended: None  # there is news, or the end
-        # what was told
+        self.degraded = False  # the drafter was lost, and the target went on alone
+        self.wake: Callable[[bool], None] = lambda ended: (
+            None
+        )  # called with False for news, with True at the end
+        # the text so far
         told = self._transcript = Transcript(task, lambda ended: self.wake(ended))
         self.tokens, self.steps, self.logprobs = told.tokens, told.steps, told.logprobs
         self.reasoning, self.content, self.calls = told.reasoning, told.content, told.calls
         self.reader = told.reader
-        # of the phase
+        # the current phase
         self._gate = TokenGate(task, told, self.prompt_tokens)
         self._problem: Speculation | None = None
-        self._base = 0  # tokens told before it
+        self._base = 0  # tokens of the text before it
 
     @property
     def predicted(self) -> tuple[int, int]:
-        """Tokens of the prediction that the answer has taken over so far, and all others."""
+        """Tokens of the request's prediction that the answer has accepted so far, and those it has not."""
         if (count := len(self.rounds)) != self._predicted[0]:
             found = reuse.predicted(self.rounds[:count], self.task.references)
             self._predicted = count, found
@@ -108,7 +111,7 @@ class Choice:
             self.task.solver.keep(self.task.tenant, prompt, self.tokens)
 
     def _phase(self, context: Context) -> Plan[Outcome | None]:
-        """Run the loop until it ends or is cut; None where it is to go on without drafts."""
+        """Run the loop; return its outcome, or None where it was cut or lost its drafter before its end."""
         task, gate = self.task, self._gate
         self._base, self._problem, gate.cut = len(self.tokens), None, ""
         name = task.name if not self._base else f"{task.name}, from {self._base}"
@@ -118,7 +121,7 @@ class Choice:
                 problem = task.solver.speculation(
                     context, name, task.prompt, task.budget, [], task.references, task.tenant
                 )
-            except UserError as error:  # the rule has nothing to go by in this prompt
+            except UserError as error:  # the rule cannot judge drafts for this prompt
                 raise refused("semspec.rule", str(error)) from error
             problem.piecewise = True
             asks = gate.stopping is not None and gate.stopping.asks
@@ -128,7 +131,9 @@ class Choice:
             kit = task.solver.kit(name, task.prompt, "plain")
             loop = decode_plainly(context, kit, task.budget, grammar=grammar)
         watcher = RoundWatcher(task, gate, self._transcript, context, self._problem)
-        heard = watcher.hear if task.live or not gate.free else None  # else it is read at the end
+        heard = (
+            watcher.hear if task.live or not gate.free else None
+        )  # else the watcher reads the rounds
         inner = sliced(loop, task.slice, heard, self._pause, self._at_once())
         outcome: Outcome | None = None
         try:
@@ -141,7 +146,7 @@ class Choice:
                         if grammar is not None and isinstance(error, RefusedError):
                             raise refused(task.held_by, str(error)) from error
                         raise
-                    inner.close()  # the drafter is gone: the target goes on alone
+                    inner.close()  # the drafter is lost: the target goes on alone
                     self.drafting, self.degraded = False, True
                     self._lost(str(error))
                     break
@@ -159,7 +164,7 @@ class Choice:
         return outcome
 
     def _begun(self, context: Context) -> Plan[Context]:
-        """Let the model say by its first token whether it thinks first, where the prompt leaves that to it."""
+        """Write the first token, to see whether the model thinks first; return the context to go on from."""
         task = self.task
         if OPEN not in task.solver.text.added:
             return context
@@ -169,7 +174,9 @@ class Choice:
         )
         answer: Answer = yield asked
         self._note(asked, answer)
-        if kit.decode(answer.tokens).strip() != OPEN:  # it is asked again, for the answer
+        if (
+            kit.decode(answer.tokens).strip() != OPEN
+        ):  # drop the token: the grammar constrains the answer from its start
             return context
         self._gate.tell("target", answer.tokens[0])
         done = Round(handed=answer.tokens)
@@ -178,7 +185,7 @@ class Choice:
         return self._behind()
 
     def _note(self, asked: Query | tuple[Query, ...], reply: Any) -> None:
-        """Note how much of the prompt the target had in its cache at the first question."""
+        """Note how much of the prompt the target's first query found in the KV cache."""
         if self.cached is None:
             answers = reply if isinstance(reply, tuple) else (reply,)
             for query, answer in zip(_queries(asked), answers, strict=True):
@@ -187,15 +194,15 @@ class Choice:
                     return
 
     def _pause(self) -> bool:
-        """Return True where a slice is to end: for others, or to see to what the tokens so far have brought about."""
+        """Tell whether to end the slice now: others wait, or the tokens so far need handling."""
         gate = self._gate
         if gate.free:
             return not self._alone()
-        told_later = self.task.logprobs is not None  # when the target has been asked for them
+        told_later = self.task.logprobs is not None  # their log-probabilities come first
         return told_later or bool(gate.cut) or gate.due is not None or not self._alone()
 
     def _at_once(self) -> Container[Role]:
-        """Return the models whose answers need no slices: a server answers others meanwhile, and nobody reads along."""
+        """Return the models to query without slices: servers handle others meanwhile, and nothing has to be seen early."""
         task = self.task
         if not task.solver.free:
             return ()
@@ -205,20 +212,20 @@ class Choice:
         return ("draft",) if heard else ("draft", "target")
 
     def _behind(self) -> Context:
-        """Return a context that goes on behind what was told, in the same session of the engines."""
+        """Return a context after the text so far, in the same session of the engines."""
         return self.task.solver.behind(self.context, self.tokens)
 
     def _close_thinking(self, stopping: Stopping) -> Context:
-        """Close the thinking in words, as a turn of the server's."""
+        """Write the words that close the thinking; return the context after them."""
         done = stopping.closes(self.task.budget - len(self.tokens))
-        stopping.why = stopping.why or SPENT  # it has nothing more to read
+        stopping.why = stopping.why or SPENT  # the stopper reads nothing more
         for token in done.written:
             self._gate.tell("server", token)
         self.rounds.append(done)
         return self._behind()
 
     def _keep_rounds(self, outcome: Outcome | None) -> None:
-        """Keep the rounds of a phase, cut to what was told."""
+        """Keep the rounds of a phase, cut to the tokens that the client has."""
         self._transcript.read()
         told = len(self.tokens) - self._base
         if self._problem is None:
@@ -228,7 +235,9 @@ class Choice:
             now = self._problem.now
             if now is not None and not any(now is one for one in whole):
                 missing = told - sum(len(one.tokens) for one in whole)
-                if missing > len(now.tokens):  # heard, and not committed before it was cut
+                if missing > len(
+                    now.tokens
+                ):  # the client has them, but the loop was cut before it added them
                     more = self.tokens[len(self.tokens) - missing + len(now.tokens) :]
                     now = replace(now, handed=[*now.handed, *more])
                 whole.append(now)
@@ -237,12 +246,12 @@ class Choice:
             self._gate.book_questions(self.rounds[-1])
 
     def end(self, finished: Finished[None]) -> None:
-        """Take note that the plan has ended."""
+        """Record that the plan has ended."""
         self.error = finished.error
         self._transcript.end()
 
     def take(self) -> News:
-        """Return the news since the last call; for the thread of who reads along."""
+        """Return the news since the last call; called from the event loop's thread."""
         return self._transcript.take()
 
 

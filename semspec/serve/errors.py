@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them: JSON with a message, a kind, and the field that is to blame."""
+"""Errors in OpenAI's format: JSON with a message, a type, and the field that caused it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from semspec.config import did_you_mean
 from semspec.storage.screen import visible
 
-LONGEST = 500  # characters of a message: clients' own words stand in some
+LONGEST = 500  # characters of a message; some quote the client
 KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -25,11 +25,11 @@ KINDS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-RETRY = {"retry-after": "1"}  # a header, in seconds
+RETRY = {"retry-after": "1"}  # seconds
 
 
 class ApiError(Exception):
-    """A request that is not answered, and why: in one line, whatever the client has said."""
+    """A refused or failed request; its message is one line, whatever it quotes."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class ApiError(Exception):
 
 
 def line(text: str) -> str:
-    """Return a text as one line that commands no terminal, shortened in its middle: ways out stand at the end."""
+    """Return a text as one line without control characters; long ones lose their middle, as advice stands at the end."""
     ends = text[:LONGEST] + text[-LONGEST:] if len(text) > 2 * LONGEST else text
     shown, half = visible(ends, " "), LONGEST // 2 - 1
     return shown if len(shown) <= LONGEST else f"{shown[:half]}…{shown[-half:]}"
 
 
 def refused(param: str, message: str) -> ApiError:
-    """Return the error for a field that cannot be honoured; its message names the field."""
+    """Return the 400 for a field; its message names the field."""
     named = message if param in message else f"{param}: {message}"
     return ApiError(400, named, param, "invalid_value")
 
@@ -70,16 +70,16 @@ _UNIONS = {"str", "list[str]", "list[int]", "list[list[int]]", "list[TextPart]",
 
 
 def _place(parts: Sequence[int | str]) -> tuple[list[str], str]:
-    """Return the path of a field as a client has written it: the objects that it is in, and its name."""
+    """Return a field's place as the client wrote it: the names of its parents, and its own."""
     *parents, name = [str(part) for part in parts if str(part) not in _UNIONS] or [""]
     return parents, name
 
 
 def _fields_at(kind: type[BaseModel], parents: Sequence[str]) -> set[str]:
-    """Return the names that the fields of an object within a body may have."""
+    """Return the known field names of an object within a body."""
     kinds = [kind]
     for part in parents:
-        if part.isdigit():  # one of a list
+        if part.isdigit():  # an index into a list
             continue
         inner = [one.model_fields[part].annotation for one in kinds if part in one.model_fields]
         kinds = [model for annotation in inner for model in _models_in(annotation)]
@@ -96,9 +96,9 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def explained(
     error: ValidationError, kind: type[BaseModel], also: Collection[str] = ()
 ) -> ApiError:
-    """Return the first thing that is wrong with a body of a kind, by the path of its field; ``also``: fields beside the kind's.
+    """Return the 400 for the first error in a body, with the path of its field; ``also``: known fields beside the kind's.
 
-    A field that is missing may stand there under a name that is spelt wrong: then that is what is wrong.
+    If a field is missing because its name is misspelt, report the misspelt name.
     """
     found = error.errors(include_url=False, include_input=False)
     places = [_place(one["loc"]) for one in found]
@@ -115,7 +115,7 @@ def explained(
     if first["type"] == "extra_forbidden":
         way = ": leave it out" if near == ";" else f"{near} leave it out otherwise"
         return ApiError(400, f"{path} is not known to this server{way}", path, "unknown_parameter")
-    # pydantic's own words name classes, or count what is there "after validation"
+    # pydantic's own messages name classes, or count items "after validation"
     message = {
         "model_type": "give an object",
         "missing": "is missing",

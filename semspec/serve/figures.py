@@ -1,6 +1,6 @@
-"""The figures of a request: usage as OpenAI counts it, and speculation as vLLM and SGLang tell it.
+"""The figures of a request: usage as OpenAI counts it, and speculation as vLLM and SGLang report it.
 
-All of it is counted from the rounds, so that it agrees with what a run would have written into rounds.jsonl.
+Speculation is counted from the rounds, so that it agrees with what a run writes into rounds.jsonl.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from semspec.serve.choices import Choice
 from semspec.solver import Solver
 from semspec.types import Round
 
-FIRST = 64  # positions of a drafted step that are counted from the start; most steps have fewer
+FIRST = 64  # positions of a drafted step that have counters from the start; most steps are shorter
 
 
 def positions(solver: Solver) -> int:
-    """Return how many positions a draft of the server's own may have; of each step the ``FIRST`` ones."""
+    """Return how many positions a draft may have under the server's own options, counting ``FIRST`` of a step at most."""
     unit = 1 if solver.config.split == "token" else min(solver.config.longest_unit, FIRST)
     return solver.draft_length * unit if solver.drafts else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What became of the drafts of one answer: (drafted, accepted) tokens of every round that had a draft."""
+    """The drafts of one answer: (drafted, accepted) tokens of every round with a draft, and who wrote the answer."""
 
     drafts: tuple[tuple[int, int], ...]
-    length: int  # tokens of a draft, at most
+    length: int  # tokens of the longest possible draft
     drafted_steps: int = 0
     accepted_steps: int = 0
     by_draft: int = 0  # tokens of the answer, by author
     by_target: int = 0
-    by_server: int = 0  # the words in which it closed a thinking
-    nested: int = 0  # of the target's, those that a nested drafter proposed
-    depth: int = 0  # positions of the longest draft: a tree has fewer than tokens
+    by_server: int = 0  # words that close a thinking early
+    nested: int = 0  # those of the target's that a nested drafter proposed
+    depth: int = 0  # positions of the longest draft; a tree has fewer positions than tokens
 
     @classmethod
     def of(cls, rounds: Sequence[Round], length: int) -> Speculation:
-        """Count rounds whose drafts have ``length`` tokens at most (0: as many as the longest has)."""
+        """Count rounds; ``length`` is the longest possible draft (0: take the longest there was)."""
         judged = [done for done in rounds if done.drafted]
         drafts = tuple((len(done.drafted), len(done.kept)) for done in judged)
         closing = [done for done in rounds if "closed" in done.stop]
@@ -67,15 +67,14 @@ class Speculation:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the answer."""
         return self.by_draft + self.by_target + self.by_server
 
     def positions(self) -> Counter[int]:
-        """Count the accepted tokens at each position of a draft, from 0."""
+        """Count the accepted tokens at each position of their draft, from 0."""
         return Counter(at for _, accepted in self.drafts for at in range(accepted))
 
     def metrics(self, detailed: bool = True) -> dict[str, Any]:
-        """Return ``metrics.speculative_decoding`` of a response."""
+        """Return a response's ``metrics.speculative_decoding``, with vLLM's field names."""
         steps = len(self.drafts)
         histogram = [0] * (self.length + 1)
         by_length: dict[int, list[int]] = {}
@@ -100,9 +99,9 @@ class Speculation:
         return found
 
     def sglext(self) -> dict[str, Any]:
-        """Return one answer's ``sglext.spec_tokens_details``, under SGLang's names and with their meanings.
+        """Return an answer's ``sglext.spec_tokens_details``, with SGLang's field names and meanings.
 
-        Drafts are not capped and not accepted by blocks here: as there, the figures of these are 0 then.
+        Drafts here are neither capped nor accepted in blocks, so those figures are 0, as SGLang has them in that case.
         """
         steps = len(self.drafts)
         histogram = [0] * (1 + max((accepted for _, accepted in self.drafts), default=-1))
@@ -127,17 +126,17 @@ def _depth(done: Round) -> int:
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens of a request, all of its choices together."""
+    """Tokens of a request, over all of its choices."""
 
     prompt: int = 0
     completion: int = 0
     reasoning: int = 0
     cached: int = 0
-    predicted: tuple[int, int] | None = None  # tokens of a prediction: accepted, and rejected
+    predicted: tuple[int, int] | None = None  # accepted and rejected tokens of predictions
 
     @classmethod
     def of(cls, prompts: Sequence[Choice], choices: Sequence[Choice]) -> Usage:
-        """Count ``choices``; ``prompts`` has one of them for each prompt, which counts once."""
+        """Count ``choices``; ``prompts`` has one choice of each prompt, so that a prompt counts once."""
         return cls(
             sum(choice.prompt_tokens for choice in prompts),
             sum(len(choice.tokens) for choice in choices),
@@ -162,7 +161,7 @@ class Usage:
 
 
 def _predicted(choices: Sequence[Choice]) -> tuple[int, int] | None:
-    """Count the predictions' tokens, each answer's by itself; None where nothing was predicted."""
+    """Sum the accepted and rejected tokens of predictions; None if there was no prediction."""
     if not any(choice.task.references for choice in choices):
         return None
     counts = [choice.predicted for choice in choices]

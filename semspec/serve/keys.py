@@ -1,4 +1,4 @@
-"""Who may ask: API keys, and the addresses that a server without keys answers on."""
+"""Access: API keys, and the addresses on which a server without keys may listen."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class Keys:
-    """The keys that are valid; with none, everybody may ask."""
+    """The valid API keys; without any, everybody has access."""
 
     def __init__(self, keys: tuple[bytes, ...] = ()) -> None:
         self._keys = keys
 
     @classmethod
     def read(cls, file: str, environment: Mapping[str, str] = os.environ) -> Keys:
-        """Read the keys from the environment, separated by commas, and from a file, one a line."""
+        """Read the keys from the environment variable, separated by commas, and from a file, one a line."""
         given = environment.get(VARIABLE, "").split(",")
         if file:
             try:
@@ -47,14 +47,14 @@ class Keys:
         return bool(self._keys)
 
     def owner(self, authorization: str | None) -> str:
-        """Return a name for who holds a valid key, which is not the key; "" where nobody needs one."""
+        """Return a hash that stands for the owner of a key; "" if the server has no keys."""
         if not self._keys:
             return ""
         given = (authorization or "").partition(" ")[2].strip()
         return hashlib.sha256(given.encode("utf-8", "surrogateescape")).hexdigest()
 
     def allow(self, authorization: str | None) -> bool:
-        """Tell whether a header names a valid key; every key is compared, in constant time."""
+        """Tell whether a header has a valid key; compares with every key, in constant time."""
         if not self._keys:
             return True
         scheme, _, given = (authorization or "").partition(" ")
@@ -64,17 +64,17 @@ class Keys:
 
 
 def is_local(host: str) -> bool:
-    """Tell whether only this machine can reach an address."""
+    """Tell whether an address can be reached from this machine only."""
     if host in LOCAL:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, which may stand for anything
+    except ValueError:  # a name may resolve to any address
         return False
 
 
 def check_bind(host: str, keys: Keys, insecure: bool) -> None:
-    """Raise UserError for an address where everybody could ask without a key."""
+    """Raise UserError if other machines could use the server without a key."""
     if not is_local(host) and not keys and not insecure:
         raise UserError(
             f"host={host} lets everybody who can reach this machine use the models: put a key into {VARIABLE} or"
@@ -83,7 +83,7 @@ def check_bind(host: str, keys: Keys, insecure: bool) -> None:
 
 
 def same_machine(host_header: str) -> bool:
-    """Tell whether a request was meant for this machine by name, and not sent here by a foreign page's DNS."""
+    """Tell whether a Host header names this machine; others may come from DNS rebinding by a foreign page."""
     name = host_header.strip()
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
     return is_local(name)

@@ -13,14 +13,16 @@ from semspec.storage.screen import echo
 
 
 def log(line: dict[str, Any]) -> None:
-    """Write one line of JSON into the log, which is standard error."""
+    """Write one line of JSON, with the time, to standard error."""
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
     echo(json.dumps({"time": stamp, **line}, ensure_ascii=True), file=sys.stderr, flush=True)
 
 
 def reason_of(error: ApiError) -> dict[str, str]:
-    """Return what the log says of an error that is not the client's: what the models' servers said or did."""
+    """Return the log's fields about an error of the models' servers; none for other errors."""
     cause = error.__cause__
-    ours = error.status >= 500 and isinstance(cause, UserError)  # below, it may quote the prompt
+    ours = error.status >= 500 and isinstance(
+        cause, UserError
+    )  # client errors may quote the prompt
     return {"error": describe_error(cause)} if ours else {}

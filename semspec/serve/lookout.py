@@ -1,4 +1,4 @@
-"""Whether the target can be asked: what the probes say of servers that are elsewhere."""
+"""Check whether the target's servers answer, for /ready and /health."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import time
 from semspec.protocols import Standing, Watched
 from semspec.serve.scheduling import Scheduler
 
-EVERY = 1.0  # seconds for which a look holds, however many probes there are
-LIMIT = 4.0  # seconds after which a look that has not ended counts as "away"
+EVERY = 1.0  # seconds for which one check is reused, however many probes come
+LIMIT = 4.0  # seconds after which an unfinished check counts as "away"
 
 
 class Lookout:
-    """Looks for the target's servers when a probe asks."""
+    """Checks the target's servers when a probe comes."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._look: asyncio.Task[Standing] | None = None
-        self._looked = 0.0  # when the last look began
+        self._looked = 0.0  # when the last check began
 
     async def standing(self) -> Standing:
-        """Return how the target stands; a target in this process is always there."""
+        """Return whether the target is there; a target in this process always is."""
         solver = self._scheduler.solver
         target = solver.engines["target"] if solver is not None else None
         if not isinstance(target, Watched):

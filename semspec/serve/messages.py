@@ -1,4 +1,4 @@
-"""The turns of a chat in a request, and the texts in them."""
+"""The messages of a chat request, and its prediction."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class TextPart(Strict):
 
 
 class Prediction(Strict):
-    """A text that the answer is expected to repeat."""
+    """Text that the client expects the answer to repeat."""
 
     type: Literal["content"]
     content: str | list[TextPart]
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The text, or its parts."""
+        """The text or its parts, without empty ones."""
         if isinstance(self.content, str):
             return (self.content,) if self.content else ()
         return tuple(part.text for part in self.content if part.text)
@@ -35,7 +35,7 @@ class Message(Strict):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
-    # of an assistant's earlier turns: templates leave thinking out, and so do we
+    # thinking in earlier turns; it reaches the prompt only in turns with tool calls, if the template uses it
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: None = None
@@ -55,14 +55,13 @@ class Message(Strict):
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The calls that the turn made."""
         return tuple(one.call for one in self.tool_calls or ())
 
     @field_validator("name")
     @classmethod
     def _nameless(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("role") != "tool":
-            raise ValueError("templates know no names: leave it out")
+            raise ValueError("chat templates ignore names: leave it out")
         return value
 
     @model_validator(mode="after")
@@ -70,7 +69,7 @@ class Message(Strict):
         if self.role != "assistant" and self.content is None:
             raise ValueError(f"a {self.role} message needs content")
         if self.tool_calls and self.role != "assistant":
-            raise ValueError(f"a {self.role} message makes no tool_calls")
+            raise ValueError(f"a {self.role} message cannot have tool_calls")
         if (self.tool_call_id is not None) != (self.role == "tool"):
-            raise ValueError("tool_call_id is of messages of role tool, which need it")
+            raise ValueError("messages of role tool need tool_call_id, and no others may have it")
         return self

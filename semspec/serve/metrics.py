@@ -1,4 +1,4 @@
-"""Prometheus counters, under the names that vLLM's and SGLang's dashboards and benchmarks read, and under ours."""
+"""Prometheus metrics, with the names that vLLM's and SGLang's dashboards and benchmarks read, and with our own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 1
 
 
 class Metrics:
-    """What this server has done since it began."""
+    """The server's counters since its start."""
 
     def __init__(
         self,
@@ -26,14 +26,11 @@ class Metrics:
         positions: Callable[[], int] = lambda: 0,
         away: Callable[[Role], int] = lambda role: 0,
     ) -> None:
-        """``positions``: those that a draft may have, as far as they are known beforehand.
-
-        ``away``: how many servers of a role are lost.
-        """
+        """``positions`` returns how many positions a draft may have, as far as known; ``away`` how many servers are lost."""
         self.registry = CollectorRegistry()
         self._model, self._foreseen = model, positions
-        self._known = 0  # positions that are there
-        self._totals = 0, 0  # drafts that were judged, and their accepted tokens
+        self._known = 0  # positions that have counters
+        self._totals = 0, 0  # judged drafts, and their accepted tokens
         self._drafts = self._counter("vllm:spec_decode_num_drafts", "Drafts that were judged.")
         self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Drafted tokens.")
         self._accepted = self._counter(
@@ -45,36 +42,38 @@ class Metrics:
             "position",
         )
         self._length = self._gauge(
-            "sglang:spec_accept_length", "Tokens of a verification: 1 and those accepted."
+            "sglang:spec_accept_length",
+            "Mean tokens per verification in the last choice: 1 plus the accepted ones.",
         )
         self._rate = self._gauge(
-            "sglang:spec_accept_rate", "Share of the drafted tokens that were accepted."
+            "sglang:spec_accept_rate",
+            "Share of the last choice's drafted tokens that were accepted.",
         )
         self._requests = self._counter("semspec:requests", "Requests by how they ended.", "outcome")
-        self._steps = self._counter(
-            "semspec:steps", "Drafted steps by what became of them.", "verdict"
-        )
+        self._steps = self._counter("semspec:steps", "Drafted steps by verdict.", "verdict")
         self._tokens = self._counter(
             "semspec:generation_tokens", "Tokens of answers by author.", "author"
         )
         self._nested = self._counter(
-            "semspec:nested_tokens", "Tokens of the target's that a nested drafter proposed."
+            "semspec:nested_tokens", "Tokens of the target that a nested drafter proposed."
         )
         self._thinking = self._counter("semspec:reasoning_tokens", "Tokens of thinking.")
         self._prompt = self._counter("semspec:prompt_tokens", "Tokens of prompts.")
         self._cached = self._counter(
-            "semspec:cached_tokens", "Tokens of prompts that were in the cache."
+            "semspec:cached_tokens", "Tokens of prompts that were in the KV cache."
         )
         self._without = self._counter(
             "semspec:choices_without_drafts", "Choices whose drafter was lost."
         )
         self._first = self._histogram(
-            "semspec:time_to_first_token_seconds", "Until the first text."
+            "semspec:time_to_first_token_seconds", "Seconds until the first text."
         )
-        self._whole = self._histogram("semspec:request_seconds", "Until the last text.")
+        self._whole = self._histogram(
+            "semspec:request_seconds", "Seconds until the end of the answer."
+        )
         for name, count, text in (
-            ("semspec:running", running, "Choices under way."),
-            ("semspec:waiting", waiting, "Choices in the queue."),
+            ("semspec:running", running, "Running choices."),
+            ("semspec:waiting", waiting, "Waiting choices."),
         ):
             gauge = Gauge(name, text, ["model_name"], registry=self.registry)
             gauge.labels(model).set_function(count)
@@ -88,7 +87,7 @@ class Metrics:
             lost.labels(model, role).set_function(partial(away, role))
         counters = (self._drafts, self._drafted, self._accepted, self._thinking, self._prompt)
         for counter in (*counters, self._cached, self._without, self._nested):
-            counter.labels(model)  # they are there from the beginning, at 0
+            counter.labels(model)  # create them now, at 0
         for author in ("draft", "target", "server"):
             self._tokens.labels(model, author)
         for verdict in ("accepted", "rejected"):
@@ -104,7 +103,7 @@ class Metrics:
         return Histogram(name, text, ["model_name"], registry=self.registry, buckets=SECONDS)
 
     def speculated(self, found: Speculation) -> None:
-        """Count what became of the drafts of a choice."""
+        """Count the drafts of a choice."""
         model = self._model
         drafts, accepted = self._totals
         self._totals = drafts + len(found.drafts), accepted + found.accepted
@@ -125,19 +124,19 @@ class Metrics:
             self._rate.labels(model).set(found.accepted / max(found.drafted, 1))
 
     def _expect(self, positions: int) -> None:
-        """Let counters of so many positions be there: what begins at 0 shows its first increase."""
+        """Create counters for so many positions at 0, so that their first increase shows."""
         for position in range(self._known, positions):
             self._positions.labels(self._model, str(position))
         self._known = max(self._known, positions)
 
     @property
     def mean_length(self) -> float | None:
-        """Tokens of a verification on average since the server began: 1 and those accepted; None before the first."""
+        """Mean tokens per verification since the start, 1 plus the accepted ones; None before the first."""
         drafts, accepted = self._totals
         return 1 + accepted / drafts if drafts else None
 
     def answered(self, usage: Usage, degraded: int, first: float | None, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request; ``first`` and ``seconds``: until its first text and its end."""
         self._prompt.labels(self._model).inc(usage.prompt)
         self._cached.labels(self._model).inc(usage.cached)
         self._thinking.labels(self._model).inc(usage.reasoning)
@@ -147,7 +146,7 @@ class Metrics:
             self._first.labels(self._model).observe(first)
 
     def ended(self, outcome: str) -> None:
-        """Count a request by its outcome: its status, or ``cancelled``."""
+        """Count a request by its outcome: ok, cancelled, or the status of its error."""
         self._requests.labels(self._model, outcome).inc()
 
     def text(self) -> bytes:
@@ -156,9 +155,9 @@ class Metrics:
 
 
 class _Timeless(Collector):
-    """A registry without the times at which its counters were made.
+    """A registry without the ``_created`` samples of its counters.
 
-    Who sums all lines that begin with a counter's name, as benchmarks do, would take them for counts.
+    Benchmarks sum all lines that begin with a counter's name, and would add those timestamps to the counts.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

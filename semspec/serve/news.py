@@ -7,28 +7,27 @@ from typing import Literal
 
 from semspec.serve.reading import Said
 
-Author = Literal[
-    "draft", "target", "server"
-]  # the server closes a thinking that has run out of its budget
+Author = Literal["draft", "target", "server"]
+"""Who wrote a text; the server writes the words that close a thinking early."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step that was decided."""
+    """A step that was accepted or rejected."""
 
     author: Author
     accepted: bool
     tokens: int
     score: float | None = None
-    text: str = ""  # of a rejected step, which stands nowhere else
+    text: str = ""  # of a rejected step; the answer does not contain it
     drafted: int | None = (
-        None  # of a draft by tokens: how many it had, of which ``tokens`` are kept
+        None  # of a draft by tokens: its length, of which ``tokens`` were accepted
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """A token's log-probability under the target, at temperature 1, and those of its likeliest rivals."""
+    """A token's log-probability under the target at temperature 1, with the most likely alternatives."""
 
     token: int
     value: float
@@ -37,11 +36,10 @@ class Logprob:
 
 @dataclass(slots=True)
 class News:
-    """What has happened since the last news."""
+    """What one choice has reported since the last look."""
 
-    items: list[tuple[Author, Said] | Step] = field(
-        default_factory=list
-    )  # in the order of the text
+    # in the order of the text
+    items: list[tuple[Author, Said] | Step] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
-    tokens: int = 0  # so far
+    tokens: int = 0  # of the whole answer so far
     ended: bool = False

@@ -1,6 +1,6 @@
-"""What a chat template knows of tools, found out by rendering it, and conversations in which tools are called.
+"""Find out by trial renderings what a chat template supports of tools, and turn messages with tool calls into prompts.
 
-A form of calls is the model's if it reads what the model's own template makes of a call in an earlier turn.
+A call form (``serve.calls``) is the model's if it can read back an earlier turn's call as the model's template renders it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from semspec.serve.errors import refused
 from semspec.serve.messages import Message
 from semspec.serve.requests import ChatRequest
 
-# what templates are tried with: words that no template has of itself
+# trial contents: words that no template contains
 _TOOL = Tool(
     "semspec_trial_tool",
     "semspec-trial-purpose",
@@ -31,18 +31,16 @@ _QUESTION, _WORDS, _RESULT = "semspec-trial-question", "semspec-trial-words", "s
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a chat template knows of tools."""
+    """What a chat template supports of tools."""
 
-    offers: bool = False  # it shows a model the tools
-    form: Form | None = (
-        None  # in which it writes calls of earlier turns, and the model those to come
-    )
-    beside: bool = False  # also of turns that have text, too
-    results: bool = False  # it shows what calls came to
+    offers: bool = False  # it shows the tools to the model
+    form: Form | None = None  # how it renders earlier calls, and so how the model writes calls
+    beside: bool = False  # it renders calls and text of the same turn
+    results: bool = False  # it renders the results of calls
 
     @classmethod
     def of(cls, text: Text) -> Known:
-        """Try a model's template."""
+        """Find out what a model's template supports."""
         question = turn("user", _QUESTION)
         begun = _rendered(text, [question]) or ""
         offers = _TOOL.name in (_rendered(text, [question], [_TOOL.shown]) or "")
@@ -62,14 +60,14 @@ class Known:
 def _rendered(text: Text, turns: Sequence[Turn], tools: Sequence[Mapping[str, Any]] = ()) -> str | None:  # fmt: skip
     try:
         return text.rendered(turns, "", tools=tools)
-    except UserError:  # the template refuses them, so it does not know them
+    except UserError:  # the template raised an error: not supported
         return None
 
 
 def _reads(form: Form, begun: str, shown: str) -> bool:
-    """Return whether a form finds the trial's call in what the template has made of it."""
+    """Tell whether a form reads the trial call back from the rendered prompt."""
     answer = shown[shared(begun, shown) :]
-    for where in (answer, shown):  # what the two have in common may end within a tag
+    for where in (answer, shown):  # the common prefix may end inside a tag
         reader = form.reader({_TOOL.name: lambda _: True})
         for piece in [*reader.feed(where), *reader.flush()]:
             if isinstance(piece, Call) and json.loads(piece.arguments) == json.loads(
@@ -80,13 +78,13 @@ def _reads(form: Form, begun: str, shown: str) -> bool:
 
 
 def told(call: str, content: str, name: str | None = None) -> Turn:
-    """Return the turn that tells what a call came to."""
+    """Return the turn with the result of a call."""
     made = {"role": "tool", "tool_call_id": call, "content": content}
     return made if name is None else {**made, "name": name}
 
 
 class Offering:
-    """Puts requests with tools into the words of models, each of which is tried once."""
+    """Turns requests with tools into turns for a model's template; tries each template once."""
 
     def __init__(self) -> None:
         self._known: dict[Text, Known] = {}
@@ -97,26 +95,26 @@ class Offering:
         return self._known[text]
 
     def form(self, text: Text, request: ChatRequest) -> Form | None:
-        """Return the form of the calls to be looked for, if any; raise ApiError if the model knows no tools."""
+        """Return the form of the answer's calls, None without tools; raise ApiError if the model supports none."""
         if not request.offered:
             return None
         known = self.known(text)
         if not known.offers:
-            raise refused("tools", "the model's chat template shows no tools")
+            raise refused("tools", "the model's chat template does not support tools")
         if known.form is None:
             forms = ", ".join(registry.plugins("calls"))
-            raise refused("tools", f"the model writes calls in none of the forms that are known here ({forms})")  # fmt: skip
+            raise refused("tools", f"the model's format of calls is none of the known ones ({forms})")  # fmt: skip
         return known.form
 
     def turns(self, text: Text, messages: Sequence[Message]) -> list[Turn]:
-        """Return the messages as the target's template takes them; raise ApiError for what it would leave out."""
+        """Return the messages for the target's template; raise ApiError for parts that it would leave out."""
         found: list[Turn] = []
         for at, message in enumerate(messages):
             if message.calls:
                 found.append(self._calling(text, at, message))
             elif message.tool_call_id is not None:
                 if not self.known(text).results:
-                    raise refused(f"messages.{at}", "the model's chat template shows no results of tools")  # fmt: skip
+                    raise refused(f"messages.{at}", "the model's chat template does not support tool results")  # fmt: skip
                 found.append(told(message.tool_call_id, message.text, message.name))
             else:
                 found.append(_plain(message))
@@ -126,16 +124,16 @@ class Offering:
         known = self.known(text)
         which = f"messages.{at}.tool_calls"
         if known.form is None:
-            raise refused(which, "the model's chat template shows no calls of tools")
+            raise refused(which, "the model's chat template does not support tool calls")
         if message.text and not known.beside:
-            raise refused(which, "the model's chat template shows calls or content: leave the content out")  # fmt: skip
+            raise refused(which, "the model's chat template shows either calls or content: leave the content out")  # fmt: skip
         made = known.form.turn(message.text, message.calls)
-        # templates that keep the thinking between calls say so by using it
+        # some templates keep the thinking between calls; the others ignore it
         thought = message.reasoning_content or message.reasoning
         return {**made, "reasoning_content": thought} if thought else made
 
     def drafts(self, text: Text, request: ChatRequest) -> tuple[list[Turn], list[Mapping[str, Any]]]:  # fmt: skip
-        """Return messages and tools for a draft model, which may know no tools: then it reads calls as text."""
+        """Return messages and tools for a draft model; if it does not support tools, it gets the calls as text."""
         known = self.known(text) if request.offered or any(m.role == "tool" for m in request.messages) else Known()  # fmt: skip
         if known.offers and known.form is not None and known.beside and known.results:
             return self.turns(text, request.messages), shown(request)
@@ -143,7 +141,7 @@ class Offering:
 
 
 def shown(request: ChatRequest) -> list[Mapping[str, Any]]:
-    """Return the tools that the model is told of, as templates take them."""
+    """Return the offered tools, as templates take them."""
     return [one.tool.shown for one in request.offered]
 
 
@@ -159,7 +157,7 @@ def _as_text(message: Message) -> Turn:
 
 
 def _in_order(turns: Sequence[Turn]) -> Iterator[Turn]:
-    """Yield results in the order of their calls: templates leave the ids out."""
+    """Yield the turns with results in the order of their calls, because templates leave out the ids."""
     order: dict[str, int] = {}
     results: list[Turn] = []
     for one in turns:

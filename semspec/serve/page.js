@@ -7,7 +7,7 @@ const headers = () => {
   return { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
 };
 
-// Texts of models are set as text alone: nothing in them becomes markup.
+// Model output is inserted as text only, never as markup.
 const add = (place, name, kind, text) => {
   const made = document.createElement(name);
   made.className = kind;
@@ -17,7 +17,7 @@ const add = (place, name, kind, text) => {
 };
 const paragraph = (place, kind = "") => add(place, "p", kind, "");
 
-// Blank lines become paragraphs. Line breaks at the end of a text wait: the next text may belong to another paragraph.
+// Blank lines separate paragraphs. Line breaks at the end of a text are kept back, as the next text may begin a new paragraph.
 const write = (place, text, kind) => {
   const all = (place.dataset.breaks ?? "") + text, body = all.replace(/\n+$/, "");
   place.dataset.breaks = all.slice(body.length);
@@ -35,7 +35,7 @@ const score = (into, value, what) => {
   add(into, "span", "score", value.toFixed(2)).title = `score of the ${what} step`;
 };
 
-// A rejected step stands before what was written instead: in a paragraph of its own, if that begins one.
+// Show a rejected step before the text that replaced it, in a paragraph of its own if that text begins one.
 const reject = (place, steps, apart) => {
   for (const step of steps.splice(0)) {
     const [before, after] = step.text.split($("content").dataset.close);
@@ -90,7 +90,7 @@ const tell = (section, figures, usage) => {
   const parts = [`${(usage.completion_tokens / seconds).toFixed(0)} tokens/s`, `${usage.completion_tokens} tokens in ${seconds.toFixed(1)} s`];
   if (figures.first !== undefined) parts.push(`first text after ${(figures.first / 1000).toFixed(2)} s`);
   if (figures.accepted + figures.rejected) parts.push(`${figures.accepted} of ${figures.accepted + figures.rejected} drafted steps accepted`);
-  if (figures.drafted) parts.push(`${figures.kept} of ${figures.drafted} drafted tokens kept`);
+  if (figures.drafted) parts.push(`${figures.kept} of ${figures.drafted} drafted tokens accepted`);
   section.querySelector(".figures").textContent = parts.join(" · ");
 };
 
@@ -106,7 +106,7 @@ const clear = (section) => {
 
 class Refused extends Error {
   constructor(status, told) {
-    super((told?.message ?? `The server answers with status ${status}.`).replace(/^max_completion_tokens: /, "Tokens at most: "));
+    super((told?.message ?? `The server answered with status ${status}.`).replace(/^max_completion_tokens: /, "Maximum tokens: "));
     this.field = status === 401 ? "key" : told?.param === "max_completion_tokens" ? "limit" : null;
   }
 }
@@ -144,7 +144,7 @@ const ask = async (section, off, signal) => {
     max_completion_tokens: limit, messages: [{ role: "user", content: $("question").value }],
     semspec: { off, steps: !off },
   };
-  let ended = "broken off";
+  let ended = "interrupted";
   try {
     const response = await reached(fetch("/v1/chat/completions", { method: "POST", headers: headers(), body: JSON.stringify(body), signal }));
     if (!response.ok) throw new Refused(response.status, (await response.json().catch(() => ({}))).error);
@@ -174,7 +174,7 @@ const complain = (error) => {
   $(error.field).focus();
 };
 
-// The button that was pressed goes: whoever has no mouse goes on at the other one.
+// The pressed button disappears: move the keyboard focus to the other one.
 const turn = (busy) => {
   const [from, to] = busy ? ["send", "stop"] : ["stop", "send"];
   const here = document.activeElement === $(from);
@@ -215,10 +215,10 @@ const look = async () => {
   let text;
   try {
     const response = await fetch("/metrics", { headers: headers() });
-    if (!response.ok) return stale(response.status === 401 ? "These figures need an API key." : `The server gives no figures (status ${response.status}).`);
+    if (!response.ok) return stale(response.status === 401 ? "These figures need an API key." : `The server returns no figures (status ${response.status}).`);
     text = await response.text();
   } catch {
-    return stale("The server does not answer: these figures are not of now.");
+    return stale("The server does not answer: these figures are out of date.");
   }
   stale("");
   const value = (name, label = "") => {

@@ -1,4 +1,4 @@
-"""The page at ``/``: one file, nothing fetched but this server's own answers."""
+"""The page at ``/``: one self-contained file that sends requests to this server only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STYLE = _HERE.parent / "report" / "style.css"
 
 @cache
 def page(model: str) -> tuple[str, str]:
-    """Return the page, and the policy that lets it run its own script and ask this server alone."""
+    """Return the page, and a Content-Security-Policy that allows its own script and requests to this server only."""
     style = _STYLE.read_text(encoding="utf-8") + (_HERE / "page.css").read_text(encoding="utf-8")
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     text = (_HERE / "page.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Errors for paths and methods that this server does not have: they name what the client probably meant."""
+"""Errors for paths and methods that do not exist; they name what the client probably meant."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from semspec.serve.errors import ApiError
 
-LONGEST = 100  # characters of a path that is compared with the existing ones
-NEAR = 0.75  # difflib's ratio from which two paths are alike
-BASES = ("openai", "api", "v1")  # what clients put before a path, or leave out
+LONGEST = 100  # characters; longer paths are not compared
+NEAR = 0.75  # difflib's ratio of two similar paths, at least
+BASES = ("openai", "api", "v1")  # parts that clients add before a path, or leave out
 
 
 def unknown_path(method: str, path: str, methods: Mapping[str, str]) -> ApiError:
-    """Return the 404 for a path; ``methods``: the method of each existing path."""
+    """Return the 404 for a path; ``methods`` has the method of each existing path."""
     near = nearest(path, list(methods))
     if near is None:
         way = f"this server has {', '.join(f'{methods[one]} {one}' for one in methods)}"
@@ -23,7 +23,7 @@ def unknown_path(method: str, path: str, methods: Mapping[str, str]) -> ApiError
 
 
 def wrong_method(method: str, path: str, headers: Mapping[str, str]) -> ApiError:
-    """Return the 405 for a path that exists; ``headers`` has its methods under ``Allow``."""
+    """Return the 405 for an existing path; ``headers`` lists its methods under ``Allow``."""
     allowed = headers.get("Allow", "").split(", ")
     right = "POST" if "POST" in allowed else "GET"
     message = f"{method} {path}: wrong method; did you mean {right} {path}?"
@@ -31,7 +31,7 @@ def wrong_method(method: str, path: str, headers: Mapping[str, str]) -> ApiError
 
 
 def nearest(path: str, known: Sequence[str]) -> str | None:
-    """Return the known path that is most like another one, whatever base either has; None if none is."""
+    """Return the known path nearest to ``path``, ignoring bases such as /v1; None if none is similar."""
     wanted = _without_base(path)
     if not wanted or len(path) > LONGEST:
         return None

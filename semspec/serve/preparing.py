@@ -1,4 +1,4 @@
-"""From a request to the choices that answer it: prompt, solver, budget, random numbers."""
+"""Turn a request into choices: prompt, solver, budget, seed, grammar, tool calls."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ WAYS_OUT = {
     "response_format": "leave it out, or give {type: text}",
     "tool_choice": "give auto or none",
 }
-NAME = "prompt"  # as ``semspec.run prompt=`` calls its problem: the same seed gives the same text
+NAME = "prompt"  # the problem's name in ``semspec.run prompt=``, so that the same seed gives the same text
 
 
 class Desk:
-    """Prepares requests, one at a time, and outside the event loop where that may take long: tokenizers and rules do."""
+    """Prepares requests, one at a time; in another thread if that may take long (long texts, new rules, tools)."""
 
     def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
         self._scheduler, self._settings = scheduler, settings
@@ -41,23 +41,23 @@ class Desk:
         self._variants = Variants()
 
     def at_hand(self, request: Request) -> bool:
-        """Return True where no rule has to be bound and no form of calls to be found; raise ApiError as ``prepare`` does."""
+        """Tell whether no rule has to be bound and no call form found; raise ApiError as ``prepare`` does."""
         base = self._scheduler.solver
         assert base is not None
         known = self._variants.at_hand(base, request)
         return known and not (isinstance(request, ChatRequest) and request.offered)
 
     def prepare(self, request: Request, owner: str = "") -> list[list[Choice]]:
-        """Return the choices of each prompt; raise ApiError for what cannot be.
+        """Return the choices of each prompt; raise ApiError for an invalid request.
 
-        ``owner``: who asks, as far as keys tell; a tenant is one of theirs.
+        ``owner`` stands for the API key's owner; tenants of different owners are different.
         """
         base = self._scheduler.solver
         assert base is not None
         tenant = self._tenant(base, request, owner)
         count = request.n or 1
         asked = len(request.prompts) if isinstance(request, CompletionRequest) else 1
-        if count * asked > self._settings.most_choices:  # before any of them is read
+        if count * asked > self._settings.most_choices:  # before tokenizing any prompt
             which = "n" if count > 1 else "prompt"
             raise refused(
                 which, f"asks for more than {self._settings.most_choices} choices at a time"
@@ -68,7 +68,7 @@ class Desk:
         if request.held_by is not None and not constraining:
             raise refused(request.held_by, f"{ENGINE_LACKS}: {WAYS_OUT[request.held_by]}")
         solver = self._variants.of(base, request)
-        # random bits where no seed is given: no two answers are to be alike then
+        # without a seed, answers differ
         seed = secrets.randbits(63) if request.seed is None else request.seed
         solver = solver.variant(seed=seed)
         if request.seed is not None:
@@ -128,7 +128,7 @@ class Desk:
     def _prompts(
         self, solver: Solver, request: Request
     ) -> list[tuple[str, Sequence[int], Sequence[int] | None]]:
-        """Return each prompt as text, as ids, and as the draft's own ids where it reads some."""
+        """Return each prompt as text, as ids, and as the draft's ids if it has its own chat template."""
         if isinstance(request, ChatRequest):
             texts = [message.text.strip() for message in request.messages]
             self._check_length(solver, "messages", "".join(texts))
@@ -147,7 +147,7 @@ class Desk:
             except UserError as error:
                 raise refused("messages", str(error)) from error
             if not ids:
-                raise refused("messages", "the chat template makes an empty prompt of them")
+                raise refused("messages", "the chat template turns them into an empty prompt")
             return [(prompt, ids, draft_ids)]
         assert isinstance(request, CompletionRequest)
         found: list[tuple[str, Sequence[int], Sequence[int] | None]] = []
@@ -168,20 +168,20 @@ class Desk:
     # ---- tools ----------------------------------------------------------------------------------
 
     def _form(self, solver: Solver, request: Request) -> Form | None:
-        """Return the form of the calls that the answer may have; None: it has none."""
+        """Return the form of the answer's tool calls; None if it may have none."""
         if not isinstance(request, ChatRequest):
             return None
         return self._offering.form(solver.text, request)
 
     def _grammar(self, request: Request, form: Form | None) -> Grammar | None:
-        """Return what the answer is held to; None: it is free."""
+        """Return the grammar that constrains the answer; None if it is free."""
         if request.held_to is None and request.held_by is not None:
             assert isinstance(request, ChatRequest) and form is not None
             return form.grammar(request.callable, not _only_one(request))
         return request.held_to
 
     def _calls(self, request: Request, form: Form | None) -> Callable[[], CallReader] | None:
-        """Return what makes a reader of the calls that the answer may have."""
+        """Return a function that makes a parser of the answer's tool calls; None if it may have none."""
         if form is None:
             return None
         assert isinstance(request, ChatRequest)
@@ -198,11 +198,11 @@ class Desk:
         return lambda: form.reader(offered)
 
     def _check_length(self, solver: Solver, which: str, text: str) -> None:
-        """Raise ApiError for a text that is too long however it is read, before it is: others wait meanwhile."""
+        """Raise ApiError for a text that is certainly too long, before tokenizing it, which makes other requests wait."""
         room = solver.context_limit - 1
         most = min(room, self._settings.most_prompt or room)
         if (least := solver.text.least(text)) > most:
-            message = f"{which}: at least {least} tokens, and at most {most} can be read"
+            message = f"{which}: at least {least} tokens, but the limit is {most}"
             raise ApiError(400, message, which, "context_length_exceeded")
 
     def _budget(self, solver: Solver, request: Request, prompt: int, draft_prompt: int) -> int:
@@ -212,14 +212,14 @@ class Desk:
         if limits.most_prompt and prompt > limits.most_prompt:
             raise ApiError(
                 400,
-                f"{which}: {prompt} tokens, and this server takes {limits.most_prompt} at most",
+                f"{which}: {prompt} tokens, but this server takes at most {limits.most_prompt}",
                 which,
                 "context_length_exceeded",
             )
         if room < 1:
             raise ApiError(
                 400,
-                f"{which}: {prompt} tokens, and the models' context ends at {solver.context_limit}",
+                f"{which}: {prompt} tokens, but the models' context length is {solver.context_limit}",
                 which,
                 "context_length_exceeded",
             )
@@ -235,20 +235,21 @@ class Desk:
                 else "this server writes at most"
             )
             raise ApiError(
-                400, f"{field}: {asked} tokens, and {why} {most}", field, "context_length_exceeded"
+                400, f"{field}: {asked} tokens, but {why} {most}", field, "context_length_exceeded"
             )
         return asked
 
     def _stopping(
         self, solver: Solver, request: Request, name: str, prompt: str, budget: int
     ) -> Callable[[], Stopping] | None:
-        """Return what makes the one who finds the end of a thinking before its own; the answer keeps some room.
+        """Return a function that makes the object that ends the thinking early and leaves room for an answer.
 
-        None: the thinking may go on as it likes, or there is none; raise ApiError where one is to be stopped then.
+        Return None if nothing limits the thinking. Raise ApiError if a request wants to limit it and there is none, or
+        there is no room for an answer.
         """
         if not isinstance(request, ChatRequest):
             for name in request.semspec.thinking:
-                raise refused(f"semspec.{name}", "a text that is continued has no thinking: ask for a chat")  # fmt: skip
+                raise refused(f"semspec.{name}", "completions have no thinking: send a chat")  # fmt: skip
             return None
         if not (opening(prompt) or CLOSE in solver.text.added):
             for name in request.thinking_asked:
@@ -262,7 +263,7 @@ class Desk:
         if asked is None:
             if room < 1:
                 if request.semspec.thinking_stop is None:
-                    return None  # the server's own stopper: as if there were none
+                    return None  # only the server's default stopper: do without it
                 why = f"{request.limit[0]}={budget} leaves no room for an answer: give at least {budget - room + 1}"
                 raise refused("semspec.thinking_stop", why)
             return lambda: solver.stopping(name, prompt, budget, room)
@@ -275,21 +276,21 @@ class Desk:
         return lambda: solver.stopping(name, prompt, budget, min(asked, room))
 
     def _references(self, solver: Solver, request: Request) -> tuple[tuple[int, ...], ...]:
-        """Return what a request expects its answer to repeat, in ids; raise ApiError where its rule cannot judge copies."""
+        """Return the request's predictions as ids; raise ApiError if its rule cannot judge copied text."""
         if request.prediction is None:
             return ()
-        # a copy has no rows that it was drawn from, and rules for tokens do without them
+        # a copy has no draft distributions; rules for tokens do without them
         if {*solver.rule.evidence()} - {PROBS} or solver.rule.gate():
             rule = registry.name_of(solver.config.accept)
             raise refused(
                 "prediction",
-                f"the rule {rule} judges by what the draft model reads, and a copy has no draft model: choose"
-                " another one with semspec.rule",
+                f"the rule {rule} needs the draft model's values, and copied text has none: choose another rule"
+                " with semspec.rule",
             )
         return tuple(tuple(solver.text.encode(text)) for text in request.prediction.texts)
 
     def _tenant(self, solver: Solver, request: Request, owner: str) -> str:
-        """Return under whom the answers are kept; "": they are not. Raise ApiError where nothing is kept for anybody."""
+        """Return the name under which to keep the answers, "" for none; raise ApiError if the server keeps no answers."""
         tenant = request.semspec.tenant
         if tenant is None:
             return ""
@@ -302,12 +303,12 @@ class Desk:
 
 
 def _taken(arguments: object) -> bool:
-    """Take any arguments: nobody has asked for more."""
+    """Accept any arguments, of tools that are not strict."""
     return True
 
 
 def _only_one(request: Request) -> bool:
-    """Return whether the answer may make one call at most."""
+    """Tell whether the answer may make one call at most."""
     return isinstance(request, ChatRequest) and (
         request.parallel_tool_calls is False or request.named is not None
     )

@@ -1,4 +1,4 @@
-"""A model's tokens as a client gets them: thinking and answer told apart, stop texts found, no half characters."""
+"""Decode a model's tokens for a client: separate thinking, answer and tool calls, find stop texts, wait for whole characters."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Said = tuple[Channel, str] | Call
 
 
 class Reader:
-    """Reads one choice token by token. What may be the beginning of a tag or a stop text is held back until it is known.
+    """Decodes one choice token by token; text that may begin a tag or a stop text is held back until that is decided.
 
     ``opened``: the prompt has opened the thinking. Without ``chat`` there is no thinking: all text is content.
-    Stop texts are looked for in the content alone, so that they do not end a model's thinking. So are ``calls``; where
-    ``one_call`` is all that is wanted, the text ends behind it.
+    Stop texts and ``calls`` are searched in the content only, so that they do not end the thinking. With ``one_call`` the
+    text ends after the first call.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Reader:
         self._stops = tuple(stops)
         self._calls, self._one_call = calls, one_call
         self._pending = ""
-        self._stripping = chat  # white space before the next text is left out
+        self._stripping = chat  # drop white space before the next text
         self.thinking_tokens = 0
         self.stopped = False
 
@@ -46,11 +46,11 @@ class Reader:
 
     @property
     def begins(self) -> bool:
-        """True while it is not known whether the text begins by thinking."""
+        """True while it is open whether the text begins with thinking."""
         return self._state == "begins"
 
     def feed(self, token: int) -> list[Said]:
-        """Return what a token adds."""
+        """Return the text and calls that a token adds."""
         if self.stopped:
             return []
         thought = self._state != "answers"
@@ -61,10 +61,10 @@ class Reader:
         return said
 
     def feed_run(self, tokens: Sequence[int]) -> list[Said]:
-        """Return what tokens add, decoded together as far as that can be done.
+        """Return the text and calls that tokens add, decoding them together if possible.
 
-        It cannot where one of them may end the thinking or the text, or the last leaves half a character: they are then
-        read in halves.
+        If one of them may end the thinking or the text, or the last one ends in half a character, decode each half of
+        them separately.
         """
         if len(tokens) < 2:
             return self.feed(tokens[0]) if tokens else []
@@ -81,12 +81,12 @@ class Reader:
     _closed = False  # by the last token
 
     def flush(self) -> list[Said]:
-        """Return all that is left when nothing more comes."""
+        """Return what was held back; call it when no more tokens come."""
         if self.stopped:
             return []
         self._pending += self._spelling.flush()
         said = self._read()
-        if self._state == "begins":  # the beginning of a tag that never came
+        if self._state == "begins":  # what looked like a tag was none
             self._state, self._stripping = "answers", False
             said += self._answered()
         rest, self._pending = self._pending, ""
@@ -104,7 +104,7 @@ class Reader:
         return [(channel, text)] if text else []
 
     def _content(self, text: str, over: bool = False) -> list[Said]:
-        """Return what a part of the answer says: its text, and the calls that it makes."""
+        """Split a part of the answer into text and calls."""
         if self._calls is None:
             return self._as("content", text)
         said: list[Said] = []
@@ -138,7 +138,7 @@ class Reader:
         if closed:
             self._state, self._pending, self._stripping, self._closed = "answers", after, True, True
             return self._as("reasoning", before.rstrip())
-        # a tag may have begun, and white space is only told if something follows
+        # hold back what may begin a tag, and white space until something follows
         ready = len(text) - overlap(text, (CLOSE,))
         ready = len(text[:ready].rstrip())
         self._pending = text[ready:]

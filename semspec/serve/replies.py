@@ -1,4 +1,4 @@
-"""Responses as OpenAI's clients read them, whole or as chunks of a stream."""
+"""Responses in OpenAI's format, whole or as chunks of a stream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def event(body: object) -> bytes:
 
 
 def dumps(body: object) -> bytes:
-    """Return JSON in UTF-8; what is no number in JSON is null."""
+    """Return JSON in UTF-8; raise ValueError for NaN and infinity."""
     return _encode(body).encode()
 
 
@@ -45,7 +45,7 @@ def call_id() -> str:
 
 
 def finish_reason(choice: Choice) -> str:
-    """Return why an answer has ended, as OpenAI says it."""
+    """Return OpenAI's ``finish_reason``."""
     return "tool_calls" if choice.calls and choice.finish == "stop" else choice.finish
 
 
@@ -54,7 +54,7 @@ def number(value: float | None) -> float | None:
 
 
 def step_told(step: Step) -> dict[str, Any]:
-    """Return a step as a delta has it under ``semspec``."""
+    """Return a step as JSON, for a delta's ``semspec``."""
     told: dict[str, Any] = {
         "author": step.author,
         "accepted": step.accepted,
@@ -68,25 +68,25 @@ def step_told(step: Step) -> dict[str, Any]:
 
 @dataclass
 class Reply:
-    """The answer to one request, in the form of its endpoint."""
+    """The answer to one request, in its endpoint's format."""
 
     choices: Sequence[Choice]
-    prompts: Sequence[Choice]  # one for each prompt
+    prompts: Sequence[Choice]  # the first choice of each prompt
     model: str
     chat: bool
     wants_steps: bool
     wants_sglext: bool
-    wants_usage: tuple[bool, bool] = (False, False)  # at the end, and in each chunk
+    wants_usage: tuple[bool, bool] = (False, False)  # at the end; in each chunk
     seeded: bool = False
-    by_seed: bool = True  # the engine draws by the seed
+    by_seed: bool = True  # the engine samples with the seed
     fingerprint: str = ""
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
         self.id = ("chatcmpl-" if self.chat else "cmpl-") + uuid.uuid4().hex
-        self._offsets = [0] * len(self.choices)  # of legacy log-probabilities
-        self._called = [0] * len(self.choices)  # calls of tools that were told
+        self._offsets = [0] * len(self.choices)  # in the text, of log-probabilities in completions
+        self._called = [0] * len(self.choices)  # tool calls sent so far
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
@@ -99,7 +99,7 @@ class Reply:
 
     @property
     def repeats(self) -> bool:
-        """True as long as the same seed would give the same texts again."""
+        """True if the same seed would give the same texts again."""
         return all(repeats(choice, self.by_seed) for choice in self.choices)
 
     # ---- figures --------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Reply:
         return Speculation.of(choice.rounds, length)
 
     def _extras(self) -> dict[str, Any]:
-        """Return the figures beside the usage, of one choice alone and where drafts were asked for; and what a seed was worth."""
+        """Return the speculation metrics, if there is one choice and drafts were wanted, and whether the seed repeats."""
         ours = {"semspec": {"seed_repeats": self.repeats}} if self.seeded else {}
         only = self.choices[0] if len(self.choices) == 1 else None
         if only is None or only.task.off:
@@ -118,7 +118,7 @@ class Reply:
         return {"metrics": {"speculative_decoding": self.speculation(only).metrics()}, **ours}
 
     def _sglext(self) -> dict[str, Any]:
-        """Return SGLang's figures where they were asked for: a list of them where there are several choices."""
+        """Return SGLang's figures if the request wants them: an object, or a list for several choices."""
         if not self.wants_sglext:
             return {}
         found = [self.speculation(choice).sglext() for choice in self.choices]
@@ -131,7 +131,7 @@ class Reply:
     # ---- whole ----------------------------------------------------------------------------------
 
     def whole(self) -> dict[str, Any]:
-        """Return the response in one piece."""
+        """Return the whole response."""
         head = self._head("chat.completion" if self.chat else "text_completion")
         choices = [self._choice(number, one) for number, one in enumerate(self.choices)]
         usage = self.usage.told()
@@ -199,13 +199,13 @@ class Reply:
     # ---- in chunks ------------------------------------------------------------------------------
 
     def first(self) -> Iterator[bytes]:
-        """Yield what a stream begins with."""
+        """Yield the first events of a stream."""
         if self.chat:
             for index in range(len(self.choices)):
                 yield self._chunk(index, {"role": "assistant", "content": ""})
 
     def chunks(self, index: int, news: News) -> Iterator[bytes]:
-        """Yield the news of a choice; what one author wrote in one channel is one chunk."""
+        """Yield the news of a choice as chunks; text of one author in one channel is one chunk."""
         deltas: list[dict[str, Any]] = []
         texts: list[list[str]] = []
         before: tuple[str, str] | None = None
@@ -252,7 +252,7 @@ class Reply:
             yield self._chunk(index, {}, logprobs, tokens=news.tokens)
 
     def _call(self, index: int, call: Call) -> Iterator[dict[str, Any]]:
-        """Yield a call in pieces: first who is called, then with what."""
+        """Yield a tool call in two deltas: the name, then the arguments."""
         number = self._called[index]
         self._called[index] += 1
         first = {"index": number, **call.told("")} | {"id": call_id()}
@@ -282,16 +282,16 @@ class Reply:
         return event({**body, **self._usage_so_far()})
 
     def _usage_so_far(self) -> dict[str, Any]:
-        """Return the usage as chunks before the last one have it."""
+        """Return the field ``usage`` of chunks before the last one."""
         at_end, each = self.wants_usage
         if each:
             return {"usage": self.usage.told()}
         return {"usage": None} if at_end else {}
 
     def last(self) -> Iterator[bytes]:
-        """Yield what a stream ends with."""
+        """Yield the last events of a stream."""
         head = self._head("chat.completion.chunk" if self.chat else "text_completion")
-        if self.wants_sglext:  # in a chunk of its own, as SGLang's, with or without usage
+        if self.wants_sglext:  # in a separate chunk, as SGLang sends it
             yield event({**head, "choices": [], **self._usage_so_far(), **self._sglext()})
         if any(self.wants_usage):
             yield event({**head, "choices": [], "usage": self.usage.told(), **self._extras()})

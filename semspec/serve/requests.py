@@ -1,7 +1,7 @@
-"""The bodies of requests, field by field: what is honoured, and what is refused with its name.
+"""The bodies of requests, field by field: which fields are supported, and which are refused by name.
 
-Nothing is ignored silently. A field that cannot be honoured may stand there with the value that asks for nothing
-(``frequency_penalty: 0``); any other value is an error that names it, and so is a field that is not known.
+Nothing is ignored silently. An unsupported field may have the value that asks for nothing (``frequency_penalty: 0``); any
+other value is an error that names the field, and so is an unknown field.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from semspec.serve.strict import Strict
 from semspec.serve.tools import Choosing, ToolOffered, names_one, read_choice
 from semspec.types import Grammar
 
-NAMELESS = "unknown"  # sglang-router's model for a request that names none
+NAMELESS = "unknown"  # the model that sglang-router fills in if a request names none
 NEUTRAL: Mapping[str, Sequence[Any]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -43,7 +43,7 @@ NEUTRAL: Mapping[str, Sequence[Any]] = {
     "web_search_options": (),
     "functions": ([],),
     "function_call": ("none",),
-    "tools": ([],),  # of a text that is continued, as the next one
+    "tools": ([],),  # this field and the next one: of completions only
     "tool_choice": ("none", "auto"),
     "suffix": ("",),
     "echo": (False,),
@@ -56,13 +56,12 @@ NEUTRAL: Mapping[str, Sequence[Any]] = {
     "stream_reasoning": (True,),
     "include_reasoning": (True,),
     "priority": (0,),
-    "no_stop_trim": (
-        False,
-    ),  # this one and those below: sglang-router sends them with every request
+    # sglang-router sends the following fields with every request
+    "no_stop_trim": (False,),
     "continue_final_message": (False,),
     "return_hidden_states": (False,),
 }
-"""Fields that cannot be honoured, with the values (besides null) that ask for nothing."""
+"""Unsupported fields, with the values (besides null) that ask for nothing."""
 WITHOUT_EFFECT = (
     "user",
     "metadata",
@@ -71,31 +70,31 @@ WITHOUT_EFFECT = (
     "parallel_tool_calls",
     "request_id",
 )
-"""Fields that change no answer, of whatever value."""
-MOST_TOOLS = 128  # as OpenAI takes them
+"""Fields that never change an answer; any value is accepted."""
+MOST_TOOLS = 128  # OpenAI's limit
 ENGINE_LACKS = "this server's engine cannot constrain what a model writes"
 
 M = TypeVar("M", bound="Request")
 
 
 class StreamOptions(Strict):
-    """What a stream has besides its text."""
+    """What a stream contains besides its text."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
 class NamedSchema(Strict):
-    """A JSON schema as OpenAI's clients send one."""
+    """A JSON schema in OpenAI's format."""
 
     name: str | None = None
     description: str | None = None
     schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = None  # it is held in either case
+    strict: bool | None = None  # the answer follows the schema in either case
 
 
 class ResponseFormat(Strict):
-    """What an answer looks like."""
+    """The format that the answer must have."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
@@ -108,16 +107,16 @@ class ResponseFormat(Strict):
 
     @property
     def asked(self) -> Grammar | None:
-        """The schema; None: the answer is free."""
+        """The schema; None if the answer is free."""
         if self.json_schema is not None:
             return Grammar("json_schema", json.dumps(self.json_schema.schema_))
         return Grammar("json_schema", '{"type": "object"}') if self.type == "json_object" else None
 
 
 class Request(Strict):
-    """What chats and completions have in common."""
+    """The fields that chats and completions share."""
 
-    elsewhere: ClassVar[Mapping[str, str]]  # fields of the other endpoint: the path to send them to
+    elsewhere: ClassVar[Mapping[str, str]]  # fields of the other endpoint, with its path
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -157,47 +156,47 @@ class Request(Strict):
 
     @property
     def held_to(self) -> Grammar | None:
-        """The schema that the answer is to be held to; None: it is free."""
+        """The schema that ``response_format`` asks for; None if there is none."""
         return None if self.response_format is None else self.response_format.asked
 
     @property
     def limit(self) -> tuple[str, int | None]:
-        """The field that limits the tokens, and its value."""
+        """The field that limits the answer's tokens, and its value."""
         return "max_tokens", self.max_tokens
 
     @property
     def top(self) -> int | None:
-        """How many alternatives are asked for beside each token's log-probability; None: none of it."""
+        """How many alternatives to return with each log-probability; None if none are wanted."""
         raise NotImplementedError
 
     @property
     def usage(self) -> tuple[bool, bool]:
-        """Whether a stream tells its usage at the end, and in every chunk."""
+        """Whether a stream reports its usage at the end, and in every chunk."""
         options = self.stream_options or StreamOptions()
         each = bool(options.continuous_usage_stats)
         return bool(options.include_usage), each
 
     def check(self) -> None:
-        """Raise ApiError for what no field by itself shows."""
+        """Raise ApiError for fields that do not fit together."""
         if self.stream_options is not None and not self.stream:
-            raise refused("stream_options", "is for stream=true")
+            raise refused("stream_options", "needs stream=true")
         if self.semspec.off:
             for name in self.semspec.drafting:
-                raise refused(f"semspec.{name}", "and semspec.off exclude each other")
+                raise refused(f"semspec.{name}", "cannot be combined with semspec.off")
             if self.prediction is not None:
-                raise refused("prediction", "and semspec.off exclude each other")
+                raise refused("prediction", "cannot be combined with semspec.off")
         if (held_by := self.held_by) is not None:
             if self.ignore_eos:
-                raise refused("ignore_eos", f"and {held_by} exclude each other")
+                raise refused("ignore_eos", f"cannot be combined with {held_by}")
             if self.prediction is not None:
-                raise refused("prediction", f"is not drafted from where {held_by} is given")
+                raise refused("prediction", f"cannot be combined with {held_by}")
         if self.semspec.off and self.return_spec_tokens_details:
             why = "counts drafts, and semspec.off makes none: give one of them"
             raise refused("return_spec_tokens_details", why)
 
     @property
     def held_by(self) -> str | None:
-        """The field that wants the answer held to something; None: it is free."""
+        """The field that asks for a constrained answer; None if it is free."""
         return None if self.held_to is None else "response_format"
 
 
@@ -229,7 +228,7 @@ class ChatRequest(Request):
     def _told_apart(cls, value: list[ToolOffered] | None) -> list[ToolOffered] | None:
         names = Counter(tool.function.name for tool in value or ())
         if twice := [name for name, count in names.items() if count > 1]:
-            raise ValueError(f"{twice[0]} stands there twice")
+            raise ValueError(f"{twice[0]} is given twice")
         return value
 
     @property
@@ -240,20 +239,20 @@ class ChatRequest(Request):
 
     @property
     def named(self) -> str | None:
-        """The one function that is to be called; None: the model chooses."""
+        """The one function that the model has to call; None if it chooses."""
         choice = self.tool_choice
         return next(iter(self.choosing.names or ())) if names_one(choice) else None
 
     @property
     def callable(self) -> tuple[Tool, ...]:
-        """The tools that may be called."""
+        """The offered tools that ``tool_choice`` allows."""
         names = self.choosing.names
         tools = tuple(one.tool for one in self.offered)
         return tools if names is None else tuple(tool for tool in tools if tool.name in names)
 
     @property
     def offered(self) -> Sequence[ToolOffered]:
-        """The tools that the model is told of."""
+        """The tools that the model sees; none with tool_choice=none."""
         return () if self.choosing.mode == "none" else self.tools or ()
 
     @property
@@ -276,7 +275,7 @@ class ChatRequest(Request):
             raise refused("top_logprobs", "needs logprobs=true")
         if self.thinking_token_budget is not None and self.reasoning_effort is not None:
             raise refused(
-                "reasoning_effort", "and thinking_token_budget say the same: give one of them"
+                "reasoning_effort", "sets the same limit as thinking_token_budget: give one of them"
             )
         if None not in (self.max_tokens, self.max_completion_tokens) and (
             self.max_tokens != self.max_completion_tokens
@@ -285,7 +284,10 @@ class ChatRequest(Request):
         self._check_tools()
         told = self.chat_template_kwargs or {}
         if own := sorted({"messages", "add_generation_prompt", "tools", "documents"} & set(told)):
-            raise refused(f"chat_template_kwargs.{own[0]}", "is set by the request itself")
+            raise refused(
+                f"chat_template_kwargs.{own[0]}",
+                "is set from the request's other fields: leave it out",
+            )
 
     def _check_tools(self) -> None:
         choosing = self.choosing
@@ -295,7 +297,7 @@ class ChatRequest(Request):
         if unknown := sorted((choosing.names or set()) - known):
             raise refused("tool_choice", f"no tool is called {unknown[0]}")
         if self.held_to is not None and self.offered:
-            raise refused("response_format", "and tools exclude each other: give tool_choice=none")
+            raise refused("response_format", "cannot be combined with tools: give tool_choice=none")
         made: set[str] = set()
         for at, message in enumerate(self.messages):
             made |= {call.id for call in message.calls}
@@ -305,13 +307,13 @@ class ChatRequest(Request):
 
     @property
     def thinking_asked(self) -> tuple[str, ...]:
-        """The fields that ask for less thinking; an effort of none is what a model without thinking makes anyway."""
+        """The fields that limit the thinking; an effort of none does not count, as models without thinking satisfy it."""
         budget = () if self.thinking_token_budget is None else ("thinking_token_budget",)
         effort = () if self.reasoning_effort in (None, "none") else ("reasoning_effort",)
         return (*budget, *effort, *(f"semspec.{name}" for name in self.semspec.thinking))
 
     def thinks(self, most: int) -> int | None:
-        """Return the tokens that the thinking may take of ``most``; None: as many as it likes."""
+        """Return how many of ``most`` tokens the thinking may take; None if the request does not limit it."""
         if self.thinking_token_budget is not None:
             return self.thinking_token_budget
         shares = {"none": 0.0, "minimal": 0.125, "low": 0.25, "medium": 0.5, "high": 0.75}
@@ -321,7 +323,7 @@ class ChatRequest(Request):
 
 
 class CompletionRequest(Request):
-    """The body of /v1/completions: raw text or ids, continued."""
+    """The body of /v1/completions: text or ids to continue."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {"messages": "/v1/chat/completions"}
 
@@ -342,7 +344,7 @@ class CompletionRequest(Request):
 
     @property
     def prompts(self) -> Sequence[str | Sequence[int]]:
-        """The prompts, one or several."""
+        """The prompts as a sequence, even if there is only one."""
         given = self.prompt
         if isinstance(given, str) or isinstance(given[0], int):
             return [given]
@@ -350,7 +352,7 @@ class CompletionRequest(Request):
 
 
 def parse(kind: type[M], body: bytes, header: str | None = None) -> M:
-    """Read and check a body, and our header; raise ApiError for what is wrong, which names the field."""
+    """Parse and check a body and the header x-semspec; raise ApiError, which names the wrong field."""
     try:
         found = _Any.model_validate_json(body)
     except ValidationError as error:
@@ -367,7 +369,7 @@ def parse(kind: type[M], body: bytes, header: str | None = None) -> M:
             continue
         value = given.pop(name)
         if value is not None and not any(value == v and type(value) in _alike(v) for v in values):
-            raise refused(name, "cannot be honoured: leave it out")
+            raise refused(name, "is not supported: leave it out")
     for name in WITHOUT_EFFECT:
         if name in given and name not in kind.model_fields:
             del given[name]
@@ -376,7 +378,7 @@ def parse(kind: type[M], body: bytes, header: str | None = None) -> M:
     if header is not None:
         if "semspec" in given:
             raise refused(
-                "semspec", f"stands in the body and in the header {HEADER}: give one of them"
+                "semspec", f"is both in the body and in the header {HEADER}: give one of them"
             )
         given["semspec"] = of_header(header)
     try:

@@ -1,4 +1,4 @@
-"""The rounds of a loop, watched while it makes them: which tokens and steps are settled, and who wrote them."""
+"""Watch the speculation loop's rounds: which tokens and steps are settled, and who wrote them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from semspec.types import Context, Query, Round
 
 
 class RoundWatcher:
-    """Watches the loop of one phase from outside.
+    """Watches the loop of one phase and passes on what is settled.
 
-    Kept steps are told whole when the verdict is there, the target's tokens as they are written.
+    Accepted steps are passed on whole when they are judged, the target's tokens as they are written.
     """
 
     def __init__(
@@ -26,23 +26,23 @@ class RoundWatcher:
         context: Context,
         problem: Speculation | None,
     ) -> None:
-        """``problem``: what the loop works on; None: it decodes plainly."""
+        """``problem``: the state of the speculation loop; None: the target decodes alone."""
         self._task, self._gate, self._transcript = task, gate, transcript
         self._context, self._problem = context, problem
         self._begin = len(context)
-        self._start = 0  # of the context's tokens behind it, those of rounds that are over
-        self._over = 0  # rounds that are over
-        self._judged: Round | None = None
-        self._heard = 0  # tokens of the phase that are told, or about to be
+        self._start = 0  # tokens of this phase in finished rounds
+        self._over = 0  # finished rounds
+        self._judged: Round | None = None  # the last round whose draft was passed on
+        self._heard = 0  # tokens of this phase that were passed on
 
     def hear(self, query: Query, token: int) -> None:
-        """Take a token that the target has just written behind the context."""
+        """Pass on a token that the target has just written after the context."""
         if query.model == "target" and not query.tokens and not self._gate.cut:
             self._take("target", (token,))
             self._transcript.notify()
 
     def look(self, ended: bool = False) -> None:
-        """Take what the loop has committed meanwhile."""
+        """Pass on what the loop has settled since the last look."""
         problem = self._problem
         if problem is None:
             if ended:
@@ -65,7 +65,7 @@ class RoundWatcher:
         self._gate.take(author, tokens)
 
     def _read_round(self, done: Round) -> None:
-        """Take the tokens of a round that are new, and tell its drafted steps once it is judged."""
+        """Pass on a round's new tokens, and its drafted steps once they are judged."""
         if done is not self._judged and (done.kept or done.written or done.drafted):
             self._judged = done
             self._read_draft(done)

@@ -1,7 +1,7 @@
-"""The bridge between the event loop, where requests are, and the driver's thread, where models are.
+"""Connect the event loop, which handles requests, with the driver's thread, which runs the models.
 
-One thread runs the driver over an inbox; it sleeps while there is nothing to do. Choices are put into the inbox as
-they come, and begin at the next turn if there is room. What they tell goes back by ``loop.call_soon_threadsafe``.
+One thread runs the driver over an inbox and sleeps while there is nothing to do. Choices go into the inbox as they come and
+begin at the driver's next turn if there is room. Their news goes back by ``loop.call_soon_threadsafe``.
 """
 
 from __future__ import annotations
@@ -26,29 +26,27 @@ from semspec.storage.screen import LOG
 from semspec.types import Context, Role
 
 State = Literal["starting", "ready", "draining", "over", "failed"]
-LEAST_SHARED = 16  # tokens of a prompt that are worth a session that is kept
-PAUSE = 0.05  # seconds between two deliveries of what an answer tells
-SHARE = 0.004  # the same, for each answer that is under way: the longer one counts
-LONG = 0.2  # the same, of an answer that comes faster than anybody reads
-READABLE = 100  # tokens a second
-TURN = 0.002  # seconds that a delivery may take while the models' thread stands back for it
-SILENT = (
-    1.25  # times the pause after which what was told is delivered although nothing more has come
-)
-AGAIN = 15.0  # seconds after which a drafter that was lost is tried again
+LEAST_SHARED = 16  # tokens that a prompt must share with a kept session to reuse it
+PAUSE = 0.05  # seconds between two deliveries of an answer's news
+SHARE = 0.004  # the same, times the answers under way; the longer pause counts
+LONG = 0.2  # the same, for an answer that comes faster than anybody reads
+READABLE = 100  # tokens a second that somebody can read
+TURN = 0.002  # seconds that the models' thread waits for a delivery, at most
+SILENT = 1.25  # pauses after which news is delivered even if no more comes
+AGAIN = 15.0  # seconds after which a lost drafter is tried again
 
 
 class Scheduler:
-    """Runs choices, so many at a time; the others wait in the order in which they came."""
+    """Runs up to ``concurrency`` choices at a time; others wait in order of arrival."""
 
     def __init__(self, make: Callable[[], Solver], concurrency: int, keep: int = 0) -> None:
-        """``make`` loads the models, in the driver's thread. ``keep``: sessions of prompts that stay in the cache."""
+        """``make`` loads the models, in the driver's thread. ``keep``: ended sessions whose KV cache stays."""
         self._make, self.concurrency, self._keep = make, concurrency, keep
         self.state: State = "starting"
         self.error: BaseException | None = None
         self.solver: Solver | None = None
         self._in_turns = False  # choices run in lockstep
-        self.reserved = 0  # places in the queue of choices that are about to begin
+        self.reserved = 0  # places in the queue for choices that will be submitted soon
         self.inbox: Inbox[None] = Inbox()
         self._choices: dict[Context, Choice] = {}
         self._kept: OrderedDict[int, Context] = OrderedDict()
@@ -57,7 +55,7 @@ class Scheduler:
         self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
 
     def start(self, changed: Callable[[], object]) -> None:
-        """Load the models and begin to work; ``changed`` is called from the thread when the state has changed."""
+        """Load the models and start working; the driver's thread calls ``changed`` when the state changes."""
         self._changed = changed
         self._thread.start()
 
@@ -68,11 +66,11 @@ class Scheduler:
         self.inbox.put(choice.context, choice.plan())
 
     def alone(self) -> bool:
-        """Return True if nobody waits for one choice to pause: it is the only one, and wanted, or others need no turn of it."""
+        """Tell whether no other choice waits for its turn: there is only one, or choices do not run in turns."""
         return not self._in_turns or len(self._choices) == 1
 
     def cancel(self, choice: Choice) -> None:
-        """Give a choice up; nothing more is heard of it."""
+        """Drop a choice; it sends no more news."""
         if self._choices.pop(choice.context, None) is not None:
             self.inbox.drop(choice.context)
 
@@ -91,46 +89,46 @@ class Scheduler:
 
     @property
     def repeats(self) -> bool:
-        """True if one seed has one text, whatever else is running: SGLang draws by itself."""
+        """True if the same seed gives the same text whatever else runs; over SGLang it does not, as SGLang samples by itself."""
         return self.solver is not None and not self.solver.free
 
     @cached_property
     def fingerprint(self) -> str:
-        """The name of what a seed's text depends on; for when the models are loaded."""
+        """The ``system_fingerprint``; the models have to be loaded."""
         assert self.solver is not None
         return fingerprint(self.solver)
 
     @property
     def drafts_lost(self) -> bool:
-        """True while its own servers have ended, and for a while after the drafter was lost: the target then works alone."""
+        """True if the target works alone: the draft's own servers have ended, or it was lost less than ``AGAIN`` seconds ago."""
         if self._engine_says("draft", "ended"):
             return True
         return self._lost_at is not None and time.monotonic() - self._lost_at < AGAIN
 
     def lose_drafts(self, why: str) -> None:
-        """Take note that drafts cannot be had."""
+        """Record that the drafter is lost."""
         if not self.drafts_lost:
             LOG.warning("no drafts for %d seconds, the target goes on alone: %s", AGAIN, why)
         self._lost_at = time.monotonic()
 
     def away(self, role: Role) -> int:
-        """Count the servers of a role that are lost; 0 for models that have no servers."""
+        """Count the lost servers of a role; 0 for models without servers."""
         return self._engine_says(role, "away")
 
     def _engine_says(self, role: Role, name: str) -> int:
-        """Return what an engine over servers says of them; 0 for any other one."""
+        """Return a number that an engine over servers has about them; 0 for other engines."""
         engines = self.solver.engines if self.solver is not None else {}
         return int(getattr(engines.get(role), name, 0))
 
     def drain(self) -> None:
-        """Take no more choices; those that are there go on."""
+        """Take no more choices; finish those that are there."""
         if self.state in ("starting", "ready"):
             self.state = "draining"
             if self.solver is not None:
                 self.solver.retire()
 
     def close(self) -> None:
-        """End when everything that is there is done."""
+        """End the thread when all choices are done."""
         self.drain()
         self.inbox.close()
 
@@ -172,7 +170,7 @@ class Scheduler:
             choice.end(done)
 
     def adopt(self, context: Context) -> None:
-        """Let a new context go on in the session of an earlier one that begins alike, so that it finds its prompt cached."""
+        """Give a new context the kept session with the longest common prefix, so that its prompt is in the KV cache."""
         best, length = None, LEAST_SHARED - 1
         for key, kept in self._kept.items():
             same = shared(kept.tokens, context.tokens)
@@ -183,7 +181,7 @@ class Scheduler:
             del self._kept[best]
 
     def _forget(self, context: Context) -> None:
-        """Keep the session of a context that has ended for who goes on from it; let an older one go."""
+        """Keep the session of an ended context for follow-up requests; drop the oldest one if there are too many."""
         solver = self.solver
         assert solver is not None
         if not self._keep or solver.free:
@@ -197,27 +195,27 @@ class Scheduler:
 
 
 class Mailbox:
-    """What the choices of one request tell, for the event loop.
+    """Delivers the news of one request's choices to the event loop.
 
-    To wake the loop costs the driver's thread a system call, and then its turn while the loop works: a delivery takes the
-    interpreter's lock three times, and each time the other thread has to be woken. So what comes within ``PAUSE`` of the last
-    delivery is delivered together, and an end at once. The pause is longer where the text comes faster than anybody reads (``LONG``), and
-    where many answers are under way, so that all of them together are not told more often than every ``SHARE`` seconds. The thread
-    that tells looks at the clock itself: a timer would wake the loop once more for every delivery.
+    Waking the loop costs the driver's thread a system call, and its time while the loop works: a delivery takes the GIL three
+    times, and each time the other thread has to be woken. So news that comes within ``PAUSE`` of the last delivery is delivered
+    together; an end is delivered at once. The pause is longer if the text comes faster than anybody reads (``LONG``), and if many
+    answers are under way, so that there is at most one delivery every ``SHARE`` seconds over all of them. The driver's thread
+    checks the clock itself, because a timer would wake the loop once more for every delivery.
 
-    The thread of an answer that is alone stands back until its news are delivered: two threads that both want the lock hand it to
-    and fro, which takes several times as long as the delivery does.
+    While only one answer is under way, the driver's thread waits until its news is delivered: two threads that compete for the
+    GIL pass it back and forth, which takes several times as long as the delivery.
     """
 
     def __init__(self, choices: Sequence[Choice], busy: Callable[[], int] = lambda: 1) -> None:
-        """``busy``: how many answers are under way."""
+        """``busy`` returns how many answers are under way."""
         self._choices, self._busy = choices, busy
         self._event, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        self._called = self._told = False  # the loop was woken; there is something for it
-        self._next = 0.0  # when it may be woken again
+        self._called = self._told = False  # the loop was woken; there is news for it
+        self._next = 0.0  # when the loop may be woken again
         self._stopped: BaseException | None = None
-        self._pause, self._tokens = PAUSE, 0  # the last one, and what was told before it
-        self._delivered = threading.Lock()  # free once what was told is delivered
+        self._pause, self._tokens = PAUSE, 0  # the last pause, and the tokens delivered before it
+        self._delivered = threading.Lock()  # released after each delivery
         self._delivered.acquire()
         for choice in choices:
             choice.wake = self._wake
@@ -226,7 +224,7 @@ class Mailbox:
         self._told = True
         if ended or (not self._called and time.monotonic() >= self._next):
             self._called = True
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._event.set)
             if not ended and self._busy() == 1:
                 self._delivered.acquire(timeout=TURN)
@@ -236,12 +234,12 @@ class Mailbox:
             self._event.set()
 
     def stop(self, error: BaseException) -> None:
-        """Let who waits for news get an error; for the event loop."""
+        """Make ``news`` raise an error; called from the event loop."""
         self._stopped = error
         self._event.set()
 
     async def news(self) -> AsyncIterator[tuple[int, News]]:
-        """Yield what is new, with the number of its choice, until all have ended; raise what ``stop`` was given."""
+        """Yield news with the number of its choice until all have ended; raise the error given to ``stop``."""
         left, tokens = set(range(len(self._choices))), [0] * len(self._choices)
         silence: asyncio.TimerHandle | None = None
         while left:
@@ -267,7 +265,7 @@ class Mailbox:
                 self._delivered.release()
 
     def _next_pause(self, tokens: int) -> float:
-        """Return how long nothing is to be told, now that so many tokens have been."""
+        """Return the pause until the next delivery, after ``tokens`` tokens in all."""
         fast = tokens - self._tokens > READABLE * self._pause * len(self._choices)
         self._tokens = tokens
         self._pause = max(LONG if fast else PAUSE, SHARE * self._busy())

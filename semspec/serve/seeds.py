@@ -1,4 +1,4 @@
-"""Whether the same seed gives the same text again: ``system_fingerprint``, and when it is null."""
+"""Whether the same seed gives the same text again: the value of ``system_fingerprint``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semspec.solver import Solver
 
 
 def fingerprint(solver: Solver) -> str:
-    """Return a digest of everything beside the request that a seed's text depends on: version, models and options."""
+    """Return a digest of what a seed's text depends on apart from the request: version, models and options."""
     config = solver.config
     parts = [__version__, torch.__version__, *sorted(set(solver.files.values()))]
     parts += [f"{role} {served}" for role, served in sorted(solver.served.items())]
@@ -27,9 +27,9 @@ def fingerprint(solver: Solver) -> str:
 def repeats(choice: Choice, by_seed: bool) -> bool:
     """Return whether the same request with the same seed gives this text again, apart from rounding.
 
-    ``by_seed``: the engine draws its tokens from the seed. SGLang draws them itself, so over SGLang only greedy texts repeat.
-    A text is not expected to repeat where drafts differ the next time: those from a tenant's earlier answers, and those
-    that were missing because the drafter's server was lost.
+    ``by_seed``: the engine samples with the seed. SGLang samples by itself, so over SGLang only greedy texts repeat.
+    A text may not repeat if the drafts differ the next time: drafts from a tenant's earlier answers do, and drafts may be
+    back that were missing because the drafter's server was lost.
     """
     task = choice.task
     drafts_differ = task.tenant or task.deprived or choice.degraded

@@ -1,4 +1,4 @@
-"""The server's life: it listens at once, is ready when the models are, and finishes what it has begun."""
+"""Start and end of the server: it listens at once, is ready once the models are, and finishes running requests."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from semspec.solver import Solver
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TICK = 1.0  # seconds
-# Seconds that a thread waits for the interpreter's lock before it asks for it. Python's 5 ms are long here: the models' thread
-# lets the lock go for each operation, and each time wakes the event loop, which finds it taken again.
+# Seconds that a thread waits before it asks another one for the GIL. Python's default of 5 ms is long here: the models' thread
+# releases the GIL in each operation, which wakes the event loop, and has taken it again by the time the loop runs.
 SWITCH = 0.0002
-NAP = 0.05  # seconds between looks at what is still in flight, once the end is asked for
+NAP = 0.05  # seconds between checks for running requests during shutdown
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, but signals are ours, and it does not look ten times a second whether it is to end."""
+    """uvicorn's server without its signal handlers, and without its ten checks a second whether to end."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -46,7 +46,7 @@ class _Server(uvicorn.Server):
         yield
 
     async def main_loop(self) -> None:
-        while not await self.on_tick(0):  # which also brings the date of responses up to date
+        while not await self.on_tick(0):  # this also updates the Date header of responses
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK):
                     await self._leaving.wait()
@@ -69,10 +69,10 @@ def serve(
     began: float,
     told: Callable[[str, float], object],
 ) -> None:
-    """Serve until a signal ends it; raise UserError where models cannot be loaded or the address is taken.
+    """Serve until a signal ends it; raise UserError if models cannot be loaded or the address is taken.
 
-    ``make`` loads the models. ``told`` gets the address, and the seconds since ``began`` (of ``time.monotonic``), as soon as
-    the server is ready.
+    ``make`` loads the models. ``told`` is called with the address, and the seconds since ``began`` (a ``time.monotonic``),
+    when the server is ready.
     """
     check_bind(host, keys, insecure)
     sys.setswitchinterval(SWITCH)
@@ -81,7 +81,7 @@ def serve(
 
 
 def log_told(line: str) -> None:
-    """Log a line about models that load, or about a server of theirs that is lost or back."""
+    """Log a line about loading models, or about an SGLang server that is lost or back."""
     if isinstance(line, ReplicaLine):
         log({"event": "replica", **line.fields})
     else:
@@ -89,7 +89,7 @@ def log_told(line: str) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Take the address; raise UserError if it cannot be had."""
+    """Bind the address; raise UserError if that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
@@ -100,7 +100,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.listen(1024)
     except OSError as error:
         raise UserError(
-            f"host={host} port={port} cannot be had ({error.strerror}): choose another"
+            f"host={host} port={port} cannot be used ({error.strerror}): choose another"
         ) from error
     return listening
 
@@ -138,7 +138,8 @@ async def _run(
     ending = asyncio.Event()
 
     def end() -> None:
-        if ending.is_set():  # the second time: at once, with whatever is under way
+        """Shut down after the running requests; at the second signal, at once."""
+        if ending.is_set():
             log({"event": "stop", "in_flight": scheduler.busy})
             os._exit(1)
         ending.set()
@@ -174,7 +175,7 @@ async def _run(
 async def _until(
     changed: asyncio.Event, ending: asyncio.Event, serving: asyncio.Future[None]
 ) -> None:
-    """Wait until the state has changed, the end is asked for, or the server has ended by itself."""
+    """Wait until the scheduler's state changes, a signal comes, or the server ends by itself."""
     waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(e.wait()) for e in (changed, ending)]
     await asyncio.wait([*waits, serving], return_when=asyncio.FIRST_COMPLETED)
     for one in waits:

@@ -1,4 +1,4 @@
-"""The server's answers, path by path: chats and completions, and what it says about itself."""
+"""What each path answers: chats and completions, health, models, metrics, the page."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ STANDINGS: Mapping[Standing, str] = {
     "away": NO_TARGET,
     "over": "the target's servers have ended",
 }
-SHORT = 1 << 14  # bytes of a body that is prepared in less time than another thread needs to begin
+SHORT = 1 << 14  # bytes of a body: shorter ones are prepared faster than another thread starts
 
 
 class Service:
-    """Everything that the routes share."""
+    """The handlers of all routes, and what they share."""
 
     def __init__(self, scheduler: Scheduler, settings: Settings, keys: Keys) -> None:
         self.scheduler, self.settings, self.keys = scheduler, settings, keys
@@ -53,9 +53,9 @@ class Service:
         )
         self.began = int(time.time())
         self._preparing = asyncio.Lock()
-        self.in_flight = 0  # requests whose answer is not complete
+        self.in_flight = 0  # requests that are not answered completely
 
-    # ---- what is asked of the models ------------------------------------------------------------
+    # ---- chats and completions ------------------------------------------------------------------
 
     async def chat(self, http: HttpRequest) -> Response:
         return await self._answer(http, ChatRequest)
@@ -69,7 +69,7 @@ class Service:
         body = await self._body(http)
         request = parse(kind, body, http.headers.get(HEADER))
         if request.model not in (None, NAMELESS, self.settings.name):
-            raise ApiError(404, f"model: there is no {request.model} here, only {self.settings.name}", "model", "model_not_found")  # fmt: skip
+            raise ApiError(404, f"model: this server has no {request.model}, only {self.settings.name}", "model", "model_not_found")  # fmt: skip
         self._check_queue(min(request.n or 1, self.settings.most_choices))
         owner = self.keys.owner(http.headers.get("authorization"))
         async with self._preparing:
@@ -100,22 +100,25 @@ class Service:
     def _check_open(self) -> None:
         state = self.scheduler.state
         if state != "ready":
-            told = "is starting" if state == "starting" else "is about to end"
-            raise ApiError(503, f"this server {told}: ask again", code=state, headers=RETRY)
+            told = "is starting" if state == "starting" else "is shutting down"
+            raise ApiError(503, f"this server {told}: try again later", code=state, headers=RETRY)
 
     def _check_queue(self, more: int) -> None:
         free = self.scheduler.concurrency - self.scheduler.running
         coming = self.scheduler.waiting + self.scheduler.reserved + more
         if coming > self.settings.queue + max(0, free):
             raise ApiError(
-                429, "too many requests are waiting: ask again", code="queue_full", headers=RETRY
+                429,
+                "too many requests are waiting: try again later",
+                code="queue_full",
+                headers=RETRY,
             )
 
     async def _body(self, http: HttpRequest) -> bytes:
-        """Read a body within the limits of size and time."""
+        """Read a body; raise ApiError if it is too large or too slow."""
         kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise ApiError(415, "the body has to be application/json")
+            raise ApiError(415, "the body must be application/json")
         most = self.settings.most_body
         too_large = ApiError(413, f"the body is larger than {most} bytes", code="body_too_large")
         length = http.headers.get("content-length", "")
@@ -129,23 +132,23 @@ class Service:
                     if len(body) > most:
                         raise too_large
         except TimeoutError:
-            raise ApiError(408, "the body did not come in time") from None
+            raise ApiError(408, "the body did not arrive in time") from None
         return bytes(body)
 
     def refused(self, error: ApiError, **of: object) -> None:
-        """Count a request that is refused, and write its line into the log."""
+        """Count a refused request and write its line into the log, with the fields ``of``."""
         self.metrics.ended(str(error.status))
         log({"event": "refusal", **of, "status": error.status, "param": error.param, "code": error.code, **reason_of(error)})  # fmt: skip
 
-    # ---- what is told about the server ----------------------------------------------------------
+    # ---- about the server -----------------------------------------------------------------------
 
     async def health(self, http: HttpRequest) -> Response:
-        """Tell whether this process is worth keeping: 503 also once its own servers of the target have ended."""
+        """Tell whether to keep this process: 503 while it starts or ends, or once its own servers of the target have ended."""
         state = await self._state()
         return Json({"status": state}, 200 if state in ("ready", NO_TARGET) else 503)
 
     async def ready(self, http: HttpRequest) -> Response:
-        """Tell whether a request can be answered."""
+        """Tell whether this server can answer a request now."""
         state = await self._state()
         return Json({"status": state}, 200 if state == "ready" else 503)
 
@@ -162,7 +165,7 @@ class Service:
         if http.path_params["name"] != self.settings.name:
             raise ApiError(
                 404,
-                f"there is no model {http.path_params['name']} here",
+                f"this server has no model {http.path_params['name']}",
                 "model",
                 "model_not_found",
             )
@@ -175,13 +178,13 @@ class Service:
             "object": "model",
             "created": self.began,
             "owned_by": "semspec",
-            "root": self.settings.name,  # vLLM's benchmark takes its model from there
+            "root": self.settings.name,  # vLLM's benchmark reads the model's name here
             "parent": None,
             "max_model_len": solver.context_limit if solver else None,
         }
 
     async def server_info(self, http: HttpRequest) -> Response:
-        """Tell what SGLang's benchmark asks a server for: how many tokens its verifications came to on average."""
+        """Return what SGLang's benchmark reads, among it the mean tokens per verification, and ``seed_repeats``."""
         state = {"avg_spec_accept_length": self.metrics.mean_length}
         told: dict[str, Any] = {"version": __version__, "served_model_name": self.settings.name}
         told["seed_repeats"] = self.scheduler.repeats
@@ -190,7 +193,7 @@ class Service:
         return Json({**told, **self._paths(), "internal_states": [state]})
 
     async def model_info(self, http: HttpRequest) -> Response:
-        """Tell where the model lies: SGLang's benchmark takes its tokenizer from there."""
+        """Return the model's path, from which SGLang's benchmark loads the tokenizer."""
         return Json(self._paths())
 
     def _paths(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The options of the server itself; all others are those of a run."""
+"""The server's own settings; models and methods are configured as for a run."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How requests are taken; ``semspec.cli.serve`` has the options with their help."""
+    """Limits and behaviour of the server; ``semspec.cli.serve`` documents the options."""
 
-    name: str  # of the model, as clients call it
+    name: str  # the model's name for clients
     queue: int = 64
     most_choices: int = 8
     most_body: int = 1 << 20
-    most_prompt: int = 0  # tokens; 0: as many as the context has
-    most_tokens: int = 0  # of an answer; 0: as many as the context has
+    most_prompt: int = 0  # tokens; 0: up to the context length
+    most_tokens: int = 0  # of an answer; 0: up to the context length
     timeout: float = 600.0
-    patience: float = 30.0  # seconds that a body may take to come
+    patience: float = 30.0  # seconds to wait for a request's body
     slice: int = 16
-    local_only: bool = True  # answer only to names of this machine
+    local_only: bool = True  # refuse Host headers that do not name this machine
     log_prompts: bool = False

@@ -1,4 +1,4 @@
-"""What all parts of a request's body have in common: no field is unknown, and no value is of another type."""
+"""Base class of all parts of a request's body: refuse unknown fields and values of other types."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Strict(BaseModel):
-    """A JSON object of a request."""
+    """A JSON object in a request."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)

@@ -1,4 +1,4 @@
-"""What one choice of a request is asked to write, and under which limits."""
+"""What one choice of a request has to write, and under which limits."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from semspec.types import Grammar
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a choice is to be."""
+    """The settings of one choice."""
 
     solver: Solver
-    name: str  # its random numbers depend on it, and on the solver's seed
+    name: str  # seeds its random numbers, together with the solver's seed
     prompt: str
     budget: int
-    off: bool = False  # the target alone
-    deprived: bool = False  # of drafts, which could not be had when it was asked for
+    off: bool = False  # no drafts: the target writes alone
+    deprived: bool = False  # drafts were wanted, but the drafter was lost when the request came
     chat: bool = True
     stops: tuple[str, ...] = ()
-    # what finds the end of the thinking before its own; None: nothing does
+    # makes the object that ends the thinking early; None: the thinking ends by itself
     stopping: Callable[[], Stopping] | None = None
-    references: tuple[tuple[int, ...], ...] = ()  # texts that the answer is expected to repeat
+    references: tuple[tuple[int, ...], ...] = ()  # predicted texts, to draft from
     ignore_eos: bool = False
     logprobs: int | None = None
-    grammar: Grammar | None = None  # the answer is held to it, the thinking is free
-    held_by: str = "response_format"  # the field of the request that wants that
-    calls: Callable[[], CallReader] | None = (
-        None  # what finds calls in the answer; None: it has none
+    grammar: Grammar | None = None  # constrains the answer, not the thinking
+    held_by: str = "response_format"  # the request field that asks for the grammar
+    # makes the parser of tool calls; None: the answer may have none
+    calls: Callable[[], CallReader] | None = None
+    one_call: bool = False  # the answer ends after its first tool call
+    steps: bool = False  # report each step
+    live: bool = False  # the answer is streamed
+    slice: int = 16  # tokens to write before other choices get their turn
+    tenant: str = (
+        ""  # keep the answer, to draft this tenant's later answers from; "": do not keep it
     )
-    one_call: bool = False  # the answer ends behind its first call
-    steps: bool = False
-    live: bool = False  # somebody reads along
-    slice: int = 16  # tokens written at a time
-    tenant: str = ""  # under whom the answer is kept for drafts of later ones; "": it is not

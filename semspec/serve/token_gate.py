@@ -1,4 +1,4 @@
-"""Which tokens reach a choice's transcript, and where its text is cut: stop texts, stoppers, the budget."""
+"""Pass the loop's tokens on to the transcript, and cut the text at stop texts, ends of the thinking, or its budget."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from semspec.types import Answer, Context, Query, Read, Round, What
 
 
 class TokenGate:
-    """Passes what the loop has settled on to the transcript.
+    """Passes settled tokens on to the transcript until something cuts the text.
 
-    A free text goes there in runs. In any other one something may end the phase at any token (a stop text, a stopper, the one
-    call), or the target is to be asked for log-probabilities: its tokens go there one by one.
+    A *free* text is passed on in runs. Any other text goes token by token, because a stop text, a stopper, a grammar or the
+    only allowed call may end the phase at any token, or because the target is asked for log-probabilities.
     """
 
     def __init__(self, task: Task, transcript: Transcript, prompt_tokens: int) -> None:
         self._task, self._transcript, self._prompt_tokens = task, transcript, prompt_tokens
-        # stop texts, closed thinkings, grammars, single calls and log-probabilities are followed token by token
         followed = task.stops or task.one_call or task.stopping or task.grammar is not None
         self.free = not followed and task.logprobs is None
         self.stopping: Stopping | None = task.stopping() if task.stopping else None
-        if self.stopping is not None and (task.grammar or task.calls):  # these begin the answer
+        if self.stopping is not None and (
+            task.grammar or task.calls
+        ):  # the grammar or the call writes the beginning of the answer
             self.stopping.closing = replace(self.stopping.closing, answer="")
         self.cut: Literal["", "stop", "thinking", "thought"] = ""
-        self.due: int | None = (
-            None  # a step has ended here, or so many tokens before: a stopper is to be asked
-        )
-        self._read_ahead = False  # by the stopper, the first token that is not told
-        self._asked = Round()  # what the stopper's questions cost
-        self._untold: deque[tuple[Author, int]] = deque()
+        # a step of the thinking ends after the last passed token, and the stopper is to be asked:
+        # 0, or -1 if it has already read the next token
+        self.due: int | None = None
+        self._read_ahead = False  # the stopper has already read the first waiting token
+        self._asked = Round()  # costs of the stopper's questions that are not booked yet
+        self._untold: deque[tuple[Author, int]] = deque()  # tokens that wait
 
-    # ---- what is settled ------------------------------------------------------------------------
+    # ---- input ----------------------------------------------------------------------------------
 
     def take(self, author: Author, tokens: Sequence[int]) -> None:
         if self.free:
@@ -57,15 +58,15 @@ class TokenGate:
             self._transcript.add_step(step)
 
     def book_questions(self, done: Round) -> None:
-        """Book in a round what the stopper has asked since the last call."""
+        """Add the costs of the stopper's questions since the last call to a round."""
         add(self._asked, done)
         done.stop |= self._asked.stop
         self._asked = Round()
 
-    # ---- telling --------------------------------------------------------------------------------
+    # ---- output ---------------------------------------------------------------------------------
 
     def tell_all(self, context: Context) -> Plan[None]:
-        """Tell what is new; at the end of a step of the thinking only once a stopper has been asked."""
+        """Pass on all waiting tokens; ask the stopper at each end of a step before going on."""
         yield from self._tell_new(context)
         while self.due is not None and not self.cut:
             yield from self._ask_stopper(context, self.due)
@@ -80,12 +81,12 @@ class TokenGate:
             self._untold.clear()
 
     def _told(self, context: Context) -> Context:
-        """Return the prompt and what was told behind it."""
+        """Return the prompt and the tokens that were passed on."""
         prompt = context.tokens[: self._prompt_tokens]
         return Context(context.key, [*prompt, *self._transcript.tokens])
 
     def _tell_new(self, context: Context) -> Plan[None]:
-        """Tell what is new; with log-probabilities, once the target has been asked for them."""
+        """Pass on waiting tokens up to the next end of a step; first read their log-probabilities if the request wants them."""
         if self._task.logprobs is not None and self._untold:
             tokens = [token for _, token in self._untold]
             k = self._task.logprobs
@@ -109,7 +110,7 @@ class TokenGate:
         self._transcript.notify()
 
     def _flush(self) -> None:
-        if self.cut:  # what is behind the cut is not told
+        if self.cut:  # the client gets nothing after the cut
             self._untold.clear()
             return
         while self._untold and self.due is None:
@@ -119,14 +120,15 @@ class TokenGate:
                 self._untold.clear()
 
     def tell(self, author: Author, token: int, logprob: Logprob | None = None) -> None:
+        """Pass on one token, unless the budget is spent; set ``cut`` or ``due`` where it ends something."""
         if len(self._transcript.tokens) >= self._task.budget:
             return
         listened = self.stopping is not None and self.stopping.listening
         ended = self._read_thinking(token) if author != "server" else None
         spent = listened and self.stopping is not None and bool(self.stopping.why)
-        if author != "server" and self.cut:  # the text has ended within its thinking
+        if author != "server" and self.cut:  # the model ended its text while still thinking
             return
-        if ended == -1:  # this token is the next step's: it is told once the stopper has been asked
+        if ended == -1:  # this token begins the next step: ask the stopper first
             self.due, self._read_ahead = ended, True
             self._untold.appendleft((author, token))
             return
@@ -145,7 +147,7 @@ class TokenGate:
             self.due = ended
 
     def _read_thinking(self, token: int) -> int | None:
-        """Let the stopper read a token; return where a step of the thinking has ended, as ``Stopping.feed`` does."""
+        """Feed a token to the stopper; return what ``Stopping.feed`` does."""
         if self._read_ahead or self.stopping is None:
             self._read_ahead = False
             return None

@@ -1,4 +1,4 @@
-"""Tools in a request: the functions that are offered, which of them may be called, and earlier calls."""
+"""Tools in a request: the offered functions, which of them may be called, and earlier calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from semspec.serve.strict import Strict
 
 
 class Function(Strict):
-    """A function that may be called."""
+    """A function that a request offers."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
@@ -56,7 +56,7 @@ class CallMade(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Choosing:
-    """Which tools may be called, and if one has to be."""
+    """Which tools the model may call, and whether it has to call one."""
 
     mode: Literal["none", "auto", "required"]
     names: frozenset[str] | None = None  # None: all of them
@@ -86,7 +86,7 @@ def names_one(value: Any) -> bool:
 
 
 def read_choice(value: Any) -> Choosing:
-    """Read ``tool_choice`` as OpenAI's clients send it; raise ValueError for anything else."""
+    """Parse OpenAI's ``tool_choice``; raise ValueError if it is malformed."""
     if value in ("none", "auto", "required"):
         return Choosing(value)
     kind = value.get("type") if isinstance(value, dict) else None
@@ -98,7 +98,7 @@ def read_choice(value: Any) -> Choosing:
             some = _Allowed.model_validate(value).allowed_tools
             return Choosing(some.mode, frozenset(tool.function.name for tool in some.tools))
     except ValidationError:
-        pass  # it is told below
+        pass  # reported below
     raise ValueError(
         'give none, auto, required, or a function: {"type": "function", "function": {"name": ...}}'
     )

@@ -1,4 +1,4 @@
-"""The text of one choice as its client gets it: whole at the end, or as news for the thread that reads along."""
+"""The text of one choice as its client gets it: whole at the end, or in pieces (``News``) while it is written."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from semspec.serve.task import Task
 
 
 class Transcript:
-    """Everything that was told of one choice.
+    """Everything that one choice has sent to its client so far.
 
-    The driver's thread writes it, token by token or, of a text in which nothing can end the phase, in runs that are put off:
-    whoever takes the news decodes them, and the driver's thread has its hands free.
+    The driver's thread adds tokens one by one. Where no token can end the text it adds whole runs undecoded, and the thread
+    that takes the news decodes them, which keeps this work off the driver's thread.
     """
 
     def __init__(self, task: Task, wake: Callable[[bool], None]) -> None:
-        """``wake`` is called when there is news (False) and at the end (True)."""
+        """Call ``wake`` with False when there is news, and with True at the end."""
         self._task, self._wake = task, wake
         self.tokens: list[int] = []
         self.reasoning: list[str] = []
@@ -37,13 +37,15 @@ class Transcript:
             calls=task.calls() if task.calls else None,
             one_call=task.one_call,
         )
-        self._unread: deque[tuple[Author, Sequence[int]] | Step] = deque()  # what was put off
-        self._news, self._lock = News(), threading.RLock()  # which guards the reader of those runs
+        self._unread: deque[tuple[Author, Sequence[int]] | Step] = (
+            deque()
+        )  # runs and steps not decoded yet
+        self._news, self._lock = News(), threading.RLock()  # the lock also guards decoding
 
     # ---- in the driver's thread -----------------------------------------------------------------
 
     def add(self, author: Author, token: int, logprob: Logprob | None = None) -> None:
-        """Add a token, and read it at once."""
+        """Add a token and decode it now."""
         self.tokens.append(token)
         self._say(self.reader.feed(token), author, logprob)
 
@@ -54,15 +56,15 @@ class Transcript:
                 self._news.items.append(step)
 
     def put_off(self, item: tuple[Author, Sequence[int]] | Step) -> None:
-        """Add a run of tokens, or a step, that is read later."""
+        """Add a run of tokens or a step, to be decoded by ``read``."""
         self._unread.append(item)
 
     def flush(self) -> None:
-        """Tell what the reader held back: nothing more comes."""
+        """Add the text that the reader still holds back; call it when no more tokens come."""
         self._say(self.reader.flush(), "target")
 
     def notify(self) -> None:
-        """Let who reads along know that there is news: after a step as a whole, and after each of the target's tokens."""
+        """Wake the reader of a stream if there is news."""
         if self._task.live and (self._unread or self._news.items or self._news.logprobs):
             self._wake(False)
 
@@ -74,7 +76,7 @@ class Transcript:
     # ---- in either thread -----------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read what was put off, what one author has written in one piece."""
+        """Decode what ``put_off`` has added; consecutive runs of one author are decoded together."""
         with self._lock:
             while self._unread:
                 first = self._unread.popleft()
@@ -92,7 +94,7 @@ class Transcript:
                 self._say(self.reader.feed_run(run), author)
 
     def take(self) -> News:
-        """Return the news since the last call; for the thread of who reads along."""
+        """Return the news since the last call; called from the event loop's thread."""
         with self._lock:
             self.read()
             news, self._news = self._news, News(tokens=self._news.tokens, ended=self._news.ended)

@@ -1,4 +1,4 @@
-"""The solvers of a server's requests: its own, with the sampling, rule and stopper that a request asks for."""
+"""Solvers for requests: the server's own, changed to the sampling, rule and stopper that a request asks for."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from semspec.serve.requests import Request
 from semspec.solver import Solver
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
-MOST_KEPT = 64  # variants: a rule that was bound need not be bound again
+MOST_KEPT = 64  # solvers; a kept one need not bind its rule again
 
 
 class Variants:
-    """Solvers with other options than the server's own; those that were used last are kept."""
+    """Makes solvers with other options than the server's, and keeps the last used ones."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Any, ...], Solver] = OrderedDict()
 
     def at_hand(self, base: Solver, request: Request) -> bool:
-        """Return True where no rule has to be bound; raise ApiError as ``of`` does."""
+        """Tell whether ``of`` is quick, because no rule has to be bound; raise ApiError as it does."""
         changes = _changes(base, request)
         return not changes or _key(request, changes) in self._kept
 
     def of(self, base: Solver, request: Request) -> Solver:
-        """Return the solver with this request's sampling and rule; raise ApiError for options that cannot be."""
+        """Return a solver with this request's options; raise ApiError for invalid ones."""
         changes = _changes(base, request)
         ends = bool(request.ignore_eos)
         if not changes and not ends:
@@ -49,7 +49,7 @@ class Variants:
 
 
 def _changes(base: Solver, request: Request) -> dict[str, Any]:
-    """Return the options that a request changes."""
+    """Return the options in which a request differs from the server; raise ApiError for invalid ones."""
     changes: dict[str, Any] = {}
     for name in SAMPLING:
         value = getattr(request, name)
@@ -59,12 +59,12 @@ def _changes(base: Solver, request: Request) -> dict[str, Any]:
                 changes[name] = value
     if not base.drafts and request.prediction is None:
         for name in request.semspec.drafting:
-            raise refused(f"semspec.{name}", "nothing is drafted by this server: leave it out")
+            raise refused(f"semspec.{name}", "this server does not draft: leave it out")
     return changes | dict(_ours(base, request.semspec))
 
 
 def _ours(base: Solver, asked: Semspec) -> Mapping[str, Any]:
-    """Return the options that the request's own object changes."""
+    """Return the options that the object ``semspec`` changes."""
     changes: dict[str, Any] = dict(_stopper(base, asked))
     if asked.draft_length is not None:
         if base.own_reach:
@@ -96,7 +96,7 @@ def _ours(base: Solver, asked: Semspec) -> Mapping[str, Any]:
 
 
 def _stopper(base: Solver, asked: Semspec) -> Mapping[str, Any]:
-    """Return the stopper that a request asks for, as a change of options; {} if it asks for none."""
+    """Return the stopper that a request asks for, as changed options; {} if it asks for none."""
     own = base.config.stop
     try:
         known = asked.thinking_stop and registry.plugin("stop", asked.thinking_stop)
@@ -111,7 +111,7 @@ def _stopper(base: Solver, asked: Semspec) -> Mapping[str, Any]:
             stop = asked.thinking_stop or registry.name_of(own)
             way = "leave it out"
             if "tokens" in {one.name for one in fields(kind)}:
-                way = "say with thinking_token_budget how long it may be"
+                way = "limit the thinking with thinking_token_budget"
             raise refused(f"semspec.thinking_{name}", f"the stopper {stop} has no {name}: {way}")
         given[name] = value
     if not known and not given:
@@ -124,7 +124,7 @@ def _stopper(base: Solver, asked: Semspec) -> Mapping[str, Any]:
 
 
 def _blamed(request: Request, changes: Mapping[str, Any], message: str) -> ApiError:
-    """Return the error for options that do not go together, naming the one that was given."""
+    """Return the 400 for options that do not fit together; it names a field that the request gave."""
     if "accept" in changes:
         ours = request.semspec
         which = "rule" if ours.rule else "threshold" if ours.threshold is not None else "risk"
@@ -139,6 +139,6 @@ def _blamed(request: Request, changes: Mapping[str, Any], message: str) -> ApiEr
 
 
 def _key(request: Request, changes: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what the solver of a request is kept under."""
+    """Return the key under which a request's solver is kept."""
     changed = ((name, repr(value)) for name, value in sorted(changes.items()))
     return (bool(request.ignore_eos), *changed)

@@ -1,4 +1,4 @@
-"""HTTP as uvicorn speaks it, with errors in JSON and an end to what a client may keep waiting for."""
+"""uvicorn's HTTP protocol, with JSON errors and a timeout for slow requests."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from semspec.serve.errors import ApiError
 from semspec.serve.replies import dumps
 
 LOG = logging.getLogger("uvicorn.error")
-MOST = 1 << 16  # bytes of a request before its body
-FLUSH = "semspec.flush"  # in the state of a scope: sends what was written of the response so far
-GRACE = 1.0  # seconds: the application tells a body that comes too slowly first
+MOST = 1 << 16  # bytes of a request's head
+FLUSH = "semspec.flush"  # key in a scope's state: a function that sends the response written so far
+GRACE = 1.0  # seconds more than the application waits for a body, which it reports itself
 
 
 def wire(patience: float, told: Callable[[ApiError], object]) -> type[asyncio.Protocol]:
-    """Return the protocol of a server that waits so many seconds for each request to be there as a whole.
+    """Return a protocol class that waits ``patience`` seconds for each request to arrive completely.
 
-    ``told`` hears of what is refused here, before there is a request.
+    It calls ``told`` with errors that occur before there is a request.
     """
-    LOG.setLevel(logging.ERROR)  # its warnings say the same once more
+    LOG.setLevel(logging.ERROR)  # its warnings repeat our errors
 
     class Wire(_Wire):
         seconds = patience + GRACE
@@ -34,9 +34,9 @@ def wire(patience: float, told: Callable[[ApiError], object]) -> type[asyncio.Pr
 
 
 class _Joined:
-    """A transport that sends what is written to it in one piece: as soon as ``flush`` is called, or at the loop's next turn.
+    """A transport that joins writes and sends them at ``flush``, or in the loop's next turn.
 
-    uvicorn writes head, body and end of a response one by one. Each write is a system call, which wakes the client.
+    uvicorn writes head, body and end of a response separately. Each write would be a system call that wakes the client.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -52,7 +52,7 @@ class _Joined:
         self._parts.append(data)
 
     def flush(self) -> None:
-        """Send what is there."""
+        """Send what was written so far."""
         parts, self._parts = self._parts, []
         if parts and not self._transport.is_closing():
             self._transport.write(b"".join(parts))
@@ -63,7 +63,7 @@ class _Joined:
 
 
 class _Wire(H11Protocol):
-    """One connection. uvicorn by itself waits for ever for the rest of a request that has begun, or never begins."""
+    """One connection with a timeout; uvicorn itself waits forever for the rest of a request, or for its start."""
 
     seconds: float
     refused: Callable[[ApiError], object]
@@ -72,7 +72,7 @@ class _Wire(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._joined = _Joined(transport, self.loop)
         super().connection_made(cast(asyncio.Transport, self._joined))
-        # the scope of each request has it: whoever sends a part of a stream has it sent at once
+        # each request's scope has it, so that parts of a stream are sent at once
         self.app_state = {**self.app_state, FLUSH: self._joined.flush}
         self._due = self.loop.call_later(self.seconds, self._late)
 
@@ -92,7 +92,7 @@ class _Wire(H11Protocol):
         )
 
     def _wait(self, more: bool) -> None:
-        """Begin to wait for the rest of a request, or go on, or stop."""
+        """Start the timeout, unless it runs, if ``more`` of a request is to come; else cancel it."""
         if not more and self._due is not None:
             self._due.cancel()
             self._due = None
@@ -101,13 +101,13 @@ class _Wire(H11Protocol):
 
     def _late(self) -> None:
         if not self.transport.is_closing():
-            self._refuse(ApiError(408, "the request did not come in time"))
+            self._refuse(ApiError(408, "the request did not arrive in time"))
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(ApiError(400, "this is no HTTP request that can be read", code="invalid_http"))
+        self._refuse(ApiError(400, "this is not a valid HTTP request", code="invalid_http"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Tell an error where no answer has begun, and end the connection."""
+        """Send an error if no response has begun, and close the connection."""
         self._wait(False)
         self.refused(error)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

@@ -107,7 +107,7 @@ def test_of_drafts_by_tokens_the_tokens_that_are_kept_are_counted(
     kept, drafted = told["num_accepted_draft_tokens"], told["num_draft_tokens"]
     assert 0 < kept < drafted
     figures = page.evaluate("document.querySelector('#with .figures').innerText")
-    assert f"{kept} of {drafted} drafted tokens kept" in figures and "steps" not in figures
+    assert f"{kept} of {drafted} drafted tokens accepted" in figures and "steps" not in figures
     assert "drafted" not in page.evaluate("document.querySelector('#without .figures').innerText")
     shown = "[...document.querySelectorAll('#with .legend li')].filter((e) => e.checkVisibility()).map((e) => e.innerText)"
     assert page.evaluate(shown) == ["drafted, accepted", "written by the target"]
@@ -191,7 +191,7 @@ def test_an_error_is_shown(browser: Browser, live: Live) -> None:
     page.evaluate("document.querySelector('#send').click()")
     page.until("document.querySelector('#error').hidden", False)
     assert page.evaluate("document.querySelector('#error').innerText").startswith(
-        "Tokens at most: 99999"
+        "Maximum tokens: 99999"
     )
     # whoever has no mouse is at the field that is wrong, and no empty answer stands there
     assert page.evaluate("document.activeElement.id") == "limit"
@@ -290,5 +290,5 @@ def test_a_server_that_is_gone_is_said(browser: Browser) -> None:
         assert page.evaluate("document.querySelector('#stale').hidden")
     page.evaluate("document.querySelector('#send').click()")
     page.until("document.querySelector('#error').innerText", "The server does not answer. Is it still running?")  # fmt: skip
-    page.until("document.querySelector('#stale').innerText", "The server does not answer: these figures are not of now.")  # fmt: skip
+    page.until("document.querySelector('#stale').innerText", "The server does not answer: these figures are out of date.")  # fmt: skip
     assert not page.evaluate("document.querySelector('#with').checkVisibility()")

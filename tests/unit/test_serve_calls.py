@@ -249,9 +249,9 @@ def test_results_stand_in_the_order_of_their_calls() -> None:
 @pytest.mark.parametrize(
     ("template", "request_", "param", "words"),
     [
-        (tool_templates.NONE, chat(), "tools", "shows no tools"),
-        (tool_templates.UNKNOWN, chat(), "tools", "none of the forms"),
-        (tool_templates.NONE, chat(calling(ADD), offer=False), "messages.1.tool_calls", "shows no calls"),
+        (tool_templates.NONE, chat(), "tools", "does not support tools"),
+        (tool_templates.UNKNOWN, chat(), "tools", "none of the known ones"),
+        (tool_templates.NONE, chat(calling(ADD), offer=False), "messages.1.tool_calls", "does not support tool calls"),
         (tool_templates.LLAMA, chat(calling(ADD, content="So.")), "messages.1.tool_calls", "leave the content out"),
         (tool_templates.DEEPSEEK, chat(calling(ADD, content="So.")), "messages.1.tool_calls", "leave the content out"),
     ],

@@ -1,1 +1,1 @@
-"""Calls of tools, one file for each form in which models write them."""
+"""Tool calls: one file for each format in which models write them."""

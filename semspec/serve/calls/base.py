@@ -1,4 +1,4 @@
-"""Tools and their calls: what every form in which models write calls has, and shares."""
+"""Tools, calls, and what the formats (forms) in which models write calls share."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import Any, NoReturn, Protocol
 
 from semspec.types import Grammar
 
-_WHITE_SPACE = {"max_whitespace_cnt": 1}  # at a time: some models write nothing else, once they may
+_WHITE_SPACE = {
+    "max_whitespace_cnt": 1
+}  # in a row: some models write endless white space if the grammar allows it
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that a model may call."""
+    """A function that the model may call."""
 
     name: str
     description: str | None = None
-    parameters: Mapping[str, Any] | None = None  # a JSON schema; None: it takes none
-    strict: bool = False  # arguments that do not fit it make no call
+    parameters: Mapping[str, Any] | None = None  # a JSON schema; None: no parameters
+    strict: bool = False  # a call whose arguments do not fit the schema counts as text
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The tool as chat templates take it."""
+        """The tool in the format that chat templates take."""
         told = {"name": self.name, "description": self.description, "parameters": self.parameters}
         function = {name: value for name, value in told.items() if value is not None}
         return {"type": "function", "function": function}
@@ -40,61 +42,61 @@ class Call:
 
     name: str
     arguments: str  # a JSON object
-    id: str = ""  # of calls in earlier turns
+    id: str = ""  # set for calls in earlier turns
 
     def told(self, arguments: Any) -> dict[str, Any]:
-        """Return the call as a message has it, with arguments as text or as an object."""
+        """Return the call in a message's format, with the given arguments (text or an object)."""
         function = {"name": self.name, "arguments": arguments}
         return {"id": self.id, "type": "function", "function": function}
 
 
 Offered = Mapping[str, Callable[[Any], bool]]
-"""What may be called: by name, whether arguments are taken."""
+"""By name, a function that tells whether a tool accepts given arguments."""
 Piece = str | Call
-"""What an answer consists of."""
+"""A part of an answer: text or a call."""
 
 
 class CallReader(Protocol):
-    """Finds the calls in an answer as it is written.
+    """Finds the calls in an answer while it is written.
 
-    How the answer is divided into texts changes nothing. A call is told once it is complete; what is malformed, or calls a
-    function that was not offered, stays text. White space around calls is left out.
+    The result does not depend on how the answer is divided into pieces. A call is returned when it is complete; malformed
+    calls, and calls of functions that were not offered, stay text. White space around calls is dropped.
     """
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what is known after some more text."""
+        """Return the text and calls that are certain after some more text."""
         ...
 
     def flush(self) -> list[Piece]:
-        """Return all that is left when nothing more comes."""
+        """Return what was held back; called when no more text comes."""
         ...
 
 
 class Form(Protocol):
-    """A form in which models write calls."""
+    """A format in which models write calls."""
 
     def reader(self, offered: Offered) -> CallReader:
-        """Return what finds the calls of these functions in an answer."""
+        """Return a reader that finds calls of the offered functions in an answer."""
         ...
 
     def turn(self, text: str, calls: Sequence[Call]) -> dict[str, Any]:
-        """Return an assistant's turn that made calls, as the templates of such models take it."""
+        """Return an assistant's turn with calls, as the templates of such models take it."""
         ...
 
     def grammar(self, tools: Sequence[Tool], several: bool) -> Grammar:
-        """Return what holds an answer to one call of these tools, or to one and more."""
+        """Return the grammar of an answer that is one call of these tools, or several calls."""
         ...
 
 
 class Scan:
-    """Follows JSON text character by character: is it in a string, and how deep?"""
+    """Follows JSON text character by character: inside a string or not, and how deeply nested."""
 
     def __init__(self) -> None:
         self.quoted, self.depth = False, 0
         self._escaped = False
 
     def feed(self, character: str) -> bool:
-        """Take a character; return False where it cannot stand there in any JSON."""
+        """Read a character; return False if no JSON can have it here."""
         if not self.quoted:
             self.quoted = character == '"'
             self.depth += (character in "{[") - (character in "}]")
@@ -109,7 +111,7 @@ class Scan:
 
 
 class Tagged:
-    """A CallReader of calls that stand between two tags, with free text before and behind them."""
+    """A CallReader for calls between two tags, with free text around them."""
 
     def __init__(
         self,
@@ -119,17 +121,17 @@ class Tagged:
         read: Callable[[str], Call | None],
         fillers: Sequence[str] = (),
     ) -> None:
-        """``begins``: how what stands between the tags begins; ``read`` returns the call that it is.
+        """``begins``: the start of every text between the tags; ``read`` parses such a text into a call.
 
-        ``fillers``: what may stand around calls, beside white space, and says nothing.
+        ``fillers``: tags without meaning that may surround calls, besides white space.
         """
         self._opening, self._closing, self._begins = opening, closing, begins
         self._read_call, self._fillers = read, tuple(fillers)
-        self._held = ""  # that may belong to a call, with what is left out before it
+        self._held = ""  # text that may belong to a call, and white space and fillers before it
         self._body: int | None = (
-            None  # where what follows an opening tag begins in it; None: free text
+            None  # where the text after an opening tag begins in _held; None: in free text
         )
-        self._at, self._scan = 0, Scan()  # how far it was looked at
+        self._at, self._scan = 0, Scan()  # how far the body was scanned
         self._behind = False  # a call came last
 
     def feed(self, text: str) -> list[Piece]:
@@ -146,7 +148,7 @@ class Tagged:
         return found
 
     def _goes_on(self, found: list[Piece]) -> bool:
-        """Read one more text or call; return False where more text is needed."""
+        """Read one more text or call; return False if that needs more input."""
         return self._read_text(found) if self._body is None else self._read_body(self._body, found)
 
     def _read_text(self, found: list[Piece]) -> bool:
@@ -162,7 +164,7 @@ class Tagged:
         return True
 
     def _trimmed(self, text: str, end: int) -> int:
-        """Return where what says nothing begins at the end of a text."""
+        """Return where the white space and fillers at the end of a text begin."""
         while True:
             end = len(text[:end].rstrip())
             filler = next((one for one in self._fillers if text.endswith(one, 0, end)), None)
@@ -201,7 +203,7 @@ class Tagged:
         return True
 
     def _is_text(self, end: int, found: list[Piece]) -> bool:
-        """Take for text what was held up to here: it is no call."""
+        """Treat the held text up to ``end`` as text, because it is no call."""
         self._body = None
         self._tell(end, found)
         return True
@@ -222,7 +224,7 @@ class Tagged:
 
 
 def joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return pieces with texts that follow each other made one."""
+    """Join consecutive texts."""
     found: list[Piece] = []
     for piece in pieces:
         if isinstance(piece, str) and found and isinstance(found[-1], str):
@@ -233,7 +235,7 @@ def joined(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def overlap(text: str, wanted: Sequence[str]) -> int:
-    """Return the length of the longest end of a text with which one of ``wanted`` begins."""
+    """Return the length of the longest suffix of a text that is a proper prefix of one of ``wanted``."""
     longest = max((len(one) for one in wanted), default=1) - 1
     for length in range(min(longest, len(text)), 0, -1):
         if any(one.startswith(text[-length:]) for one in wanted):
@@ -242,7 +244,7 @@ def overlap(text: str, wanted: Sequence[str]) -> int:
 
 
 def call_of(body: str, offered: Offered) -> Call | None:
-    """Return the call that a JSON object with name and arguments is; None: it is none."""
+    """Parse a JSON object with name and arguments into a call; return None if it is no valid call."""
     found = loaded(body)
     if not isinstance(found, dict):
         return None
@@ -253,21 +255,21 @@ def call_of(body: str, offered: Offered) -> Call | None:
 
 
 def call(name: Any, arguments: Any, offered: Offered) -> Call | None:
-    """Return the call of a name with arguments that were read; None where it is none of what is offered."""
+    """Return the call of an offered function; None if it is not offered or does not accept the arguments."""
     if not isinstance(name, str) or name not in offered:
         return None
     if not isinstance(arguments, dict) or not offered[name](arguments):
         return None
     try:
         told = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-        told.encode()  # half a character cannot
+        told.encode()  # raises for half a surrogate pair
     except (ValueError, RecursionError):
         return None
     return Call(name, told)
 
 
 def loaded(text: str) -> Any:
-    """Return what a JSON text says; None where it is none."""
+    """Parse JSON; return None if it is malformed."""
     try:
         return json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -281,7 +283,7 @@ def _no_number(text: str) -> NoReturn:
 def held(
     tools: Sequence[Tool], begin: str, end: str, separator: str, several: bool
 ) -> dict[str, Any]:
-    """Return the part of a structural tag that is one call, or several: ``{}`` in ``begin`` is the tool's name."""
+    """Return the part of a structural tag for one call, or several; ``{}`` in ``begin`` stands for the tool's name."""
     tags = [
         {
             "type": "tag",

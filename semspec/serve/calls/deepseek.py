@@ -1,4 +1,4 @@
-"""Calls as DeepSeek-R1 and the models distilled from it write them: a block of JSON between tokens of their own."""
+"""Tool calls of DeepSeek-R1 and its distilled models: a block of JSON between special tokens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DeepSeek:
         return Tagged(OPENING, CLOSING, KIND, read, fillers=(FIRST, LAST))
 
     def turn(self, text: str, calls: Sequence[Call]) -> dict[str, Any]:
-        # arguments are appended to text there, and the calls looked for where the content is none
+        # the template appends the arguments to text, and renders calls only if the content is None
         told = [call.told(call.arguments) for call in calls]
         return {"role": "assistant", "content": text or None, "tool_calls": told}
 

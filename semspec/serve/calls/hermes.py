@@ -1,4 +1,4 @@
-"""Calls as Hermes writes them, and QwQ and Qwen3 after it: a JSON object between two tags."""
+"""Tool calls of Hermes, QwQ and Qwen3: a JSON object between two tags."""
 
 from __future__ import annotations
 

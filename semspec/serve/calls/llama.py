@@ -1,4 +1,4 @@
-"""Calls as Llama 3.1 and its successors write them: the answer is the JSON object."""
+"""Tool calls of Llama 3.1 and its successors: the whole answer is a JSON object."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Llama:
 
 
 class Bare:
-    """A CallReader of answers that begin with a call; further ones may follow. Any other answer is text."""
+    """A CallReader for answers that begin with a call, which others may follow; any other answer is text."""
 
     def __init__(self, offered: Offered) -> None:
         self._offered = offered
@@ -50,7 +50,7 @@ class Bare:
         self._called = False  # a call came last
         self._text = False  # the rest is text
         self._at: int | None = (
-            None  # how far the object that begins was looked at; None: none has begun
+            None  # how far the current object was scanned; None: no object has begun
         )
         self._scan = Scan()
 
@@ -81,7 +81,7 @@ class Bare:
         return self._reads(found)
 
     def _begins(self) -> bool:
-        """Find where an object begins; what else the answer begins with makes it text."""
+        """Find where an object begins; if something else comes, the rest is text."""
         start = self._held.lstrip()
         if self._called:
             start = start.lstrip(f" \n\t\r{SEPARATOR}")

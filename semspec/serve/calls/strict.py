@@ -1,6 +1,6 @@
-"""Arguments that have to fit their schema (``strict``), where the model chooses what it calls and no grammar holds it.
+"""Check the arguments of calls to ``strict`` tools against their schema, when no grammar constrains the model.
 
-The keywords are those of OpenAI's strict schemas. Others are refused, so that none is left out silently.
+The supported keywords are those of OpenAI's strict schemas. Others are refused, so that none is ignored silently.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Schema = Mapping[str, Any]
-MOST = 20_000  # looks at a value: schemas may refer to themselves
+MOST = 20_000  # schema checks on one value: schemas may refer to themselves
 SAY_NOTHING = {"title", "description", "default", "examples", "$schema", "$id", "$comment"}
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
@@ -31,15 +31,14 @@ _DEFINITIONS = ("$defs", "definitions")
 
 
 class Strict:
-    """A schema that arguments have to fit."""
+    """A schema that tells whether arguments fit it."""
 
     def __init__(self, schema: Schema) -> None:
-        """Raise ValueError, which names the keyword, for a schema that cannot be checked."""
+        """Raise ValueError, which names the keyword, if the schema is not supported."""
         self._whole, self._left = schema, 0
         self._check(schema)
 
     def __call__(self, value: Any) -> bool:
-        """Return whether a value fits."""
         self._left = MOST
         try:
             return self._fits(value, self._whole)
@@ -79,7 +78,7 @@ class Strict:
         return True
 
     def _target(self, reference: Any) -> Schema | None:
-        """Return what a reference refers to; None: nothing that is known here."""
+        """Return the schema that a reference points to; None if there is none."""
         if reference == "#":
             return self._whole
         if not isinstance(reference, str):
