@@ -205,7 +205,7 @@ def test_tools_count_as_part_of_the_prompt(live: Live) -> None:
 def test_a_model_that_knows_no_tools_says_so() -> None:
     with serving("max_new_tokens=20") as bare:  # the embedded pair's own template
         status, error = bare.error("/v1/chat/completions", {"messages": TURN, "tools": [TOOL]})
-        assert (status, error["param"]) == (400, "tools") and "no tools" in error["message"]
+        assert (status, error["param"]) == (400, "tools") and "support tools" in error["message"]
         turns = [*TURN, called("a", "b"), *results("a", "b")]
         status, error = bare.error("/v1/chat/completions", {"messages": turns})
         assert (status, error["param"]) == (400, "messages.1.tool_calls"), error
