@@ -22,6 +22,8 @@ ARMS: dict[str, tuple[str, Mapping[str, Any]]] = {  # the server and what a requ
     "drafts": ("fixed", {}),
     "drafts that follow the load": ("adaptive", {}),
 }
+# next to each other: on a machine that slows down meanwhile, a slow arm between the two would decide their ratio
+MEASURED = ("target alone", "drafts that follow the load", "drafts")
 SERVERS = {"fixed": ("adaptive=false",), "adaptive": ()}
 
 
@@ -101,7 +103,8 @@ def load_turn(
     asked = [problems[at * each : (at + 1) * each] for at in range(clients)]
     order = [problem for own in asked for problem in own]
     found = {}
-    for arm, (name, semspec) in ARMS.items():
+    for arm in MEASURED:
+        name, semspec = ARMS[arm]
         took, got = turn(ports[name], asked, semspec)
         right = sum(benchmark.grade(p, a.text).correct for p, a in zip(order, got, strict=True))
         tokens = sum(answer.tokens for answer in got)

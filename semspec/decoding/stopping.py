@@ -1,6 +1,6 @@
 """Close a thinking early: ask a stopper at ends of steps, and write closing words.
 
-The loop (``loop.speculate``) and the server (``serve.choices``) feed what was written to a ``Stopping``. The text
+The loop (``loop.speculate``) and the server (``serve.token_gate``) feed what was written to a ``Stopping``. The text
 before a stop does not depend on the stopper: its queries come between rounds, after the text, and use their own
 random numbers. If a round has gone past the end of the step, the rest of it is dropped.
 """
