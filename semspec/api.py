@@ -120,7 +120,7 @@ class Pair:
         self, question: str, system: str | None, reference: str | Sequence[str]
     ) -> BenchmarkProblem:
         if self._closed:
-            raise UserError("this pair is closed: load another one")
+            raise UserError("this pair is closed: load it again")
         # the same name as in ``semspec.run prompt=``, since seeds depend on it
         references = (reference,) if isinstance(reference, str) else tuple(reference)
         return BenchmarkProblem("prompt", question, system=system, references=references)

@@ -123,8 +123,8 @@ class RunConfig(Decoding):
         given: int = getattr(self, option)
         if reach and given and not (self.quiet or (chains and self.adaptive)):
             LOG.warning(
-                "%s=%d has no effect: %s=%s drafts up to %d tokens at a time, as its own options say;"
-                " leave %s out, or change those (docs/drafters.md)",
+                "%s=%d has no effect: %s=%s drafts up to %d tokens at a time, which its"
+                " own options set: leave %s out, or change those options (docs/drafters.md)",
                 *(option, given, group, registry.name_of(getattr(self, group)), reach, option),
             )
         return reach or self.lengths[option]
@@ -261,9 +261,11 @@ def check(config: RunConfig) -> None:
     """
     for name in ("draft_length", "nested_length"):
         if getattr(config, name) < 0:
-            raise UserError(f"{name}={getattr(config, name)}: give at least 1, or 0 for what suits")
+            raise UserError(
+                f"{name}={getattr(config, name)}: give at least 1, or 0 to choose automatically"
+            )
     if config.costs and not config.adaptive:
-        raise UserError("costs= is for drafts that go by them: leave it or adaptive=false out")
+        raise UserError("costs= needs adaptive drafts: leave out costs= or adaptive=false")
     for name in ("max_new_tokens", "problems", "attempts", "concurrency"):
         if getattr(config, name) < 1:
             raise UserError(f"{name}={getattr(config, name)}: give at least 1")
@@ -273,8 +275,8 @@ def check(config: RunConfig) -> None:
         )
     if config.attempts > 1 and not config.temperature:
         raise UserError(
-            f"attempts={config.attempts} with temperature=0: all answers to a problem would be the same; leave"
-            " attempts out, or draw with temperature=0.6"
+            f"attempts={config.attempts} with temperature=0: all answers to a problem would"
+            " be the same; leave attempts out, or sample with temperature=0.6"
         )
     if not 0 < config.top_p <= 1:
         raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")
@@ -283,9 +285,11 @@ def check(config: RunConfig) -> None:
     if config.answer_by not in ANSWER_BY:
         raise UserError(f"answer_by={config.answer_by}: give {' or '.join(ANSWER_BY)}")
     if config.max_repeats < 0:
-        raise UserError("max_repeats is 0 (never) or more")
+        raise UserError(f"max_repeats={config.max_repeats}: give 0 (no limit) or more")
     if config.top_k < 0 or config.step_cap < 0:
-        raise UserError("top_k and step_cap are 0 (no limit) or more")
+        raise UserError(
+            f"top_k={config.top_k}, step_cap={config.step_cap}: give 0 (no limit) or more"
+        )
     splitter = registry.plugin("split", config.split)  # raises with the nearest name
     setup = Setup(
         drafter=config.draft,
@@ -406,5 +410,5 @@ def _unknown(error: ConfigKeyError | ConfigAttributeError) -> str:
     if owners := registry.owners(GROUPS[group], name) if group in GROUPS else []:  # type: ignore[arg-type]
         near = f": it is one of {', '.join(f'{group}={owner}' for owner in owners)};"
     taken = ", ".join(f"{group}.{one}" for one in known)
-    none = f"what is chosen for {group}= takes no options"
+    none = f"{group}= has no options as chosen here"
     return f"unknown option '{error.full_key}'{near} {f'known: {taken}' if taken else none}"

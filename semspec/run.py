@@ -94,11 +94,11 @@ def _main(arguments: list[str]) -> None:
     overrides = settled.arguments
     own = [o for o in overrides if o.startswith("sweep=")]
     if own and not several:
-        raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")
+        raise UserError(f"'{own[0]}' works only in a sweep: add -m, or use hydra.run.dir=FOLDER")
     check_arguments([o for o in overrides if o not in own], sweep=bool(several))
     if planned:
         if flags:
-            raise UserError(f"plan=true is about one run: leave {' '.join(flags)} out")
+            raise UserError(f"plan=true plans one run: leave {' '.join(flags)} out")
         options = [o for o in overrides if not o.startswith(("hydra.", "hydra/"))]
         plan.show(build(config.compose(options)), settled.choices(), taken, given)
         return

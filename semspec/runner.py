@@ -115,8 +115,8 @@ def _check_alike(first: Arm, arm: Arm) -> None:
     for name in SHARED:
         if getattr(first.config, name) != getattr(arm.config, name):
             raise UserError(
-                f"{first.folder} and {arm.folder} are to be solved in turn, but differ in {name}: give both the"
-                " same, or measure them in runs of their own"
+                f"{first.folder} and {arm.folder} run interleaved, but differ in {name}:"
+                " give both the same value, or run them separately"
             )
 
 

@@ -239,8 +239,8 @@ class Solver(Sessions):
         limit = self.context_limit
         if prompt >= limit:
             raise UserError(
-                f"the prompt of '{problem.id}' has {prompt} tokens, but the models' context ends at"
-                f" {limit}: shorten it, or choose models with a longer context"
+                f"the prompt of '{problem.id}' has {prompt} tokens, and the models' context"
+                f" holds {limit}: shorten it, or choose models with a longer context"
             )
         return min(budget, limit - prompt)
 
@@ -292,7 +292,7 @@ class Solver(Sessions):
             why = why_not(made.config, self.inside, made._sources)
             made.inside = None if why else self.inside
             if why and not self.drafts_here:
-                raise UserError(f"the small model is inside the target's server, and {why}")
+                raise UserError(f"the draft model runs inside the target's server, and {why}")
         if made.inside is None:
             check_loaded(made.config, self.engines, self.probes, made._sources)
         made.rule = made.config.accept.bind(own)

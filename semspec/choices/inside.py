@@ -33,12 +33,13 @@ def choose(
     reads = config.accept.needs - config.engine.offers
     if why and reads:
         raise UserError(
-            f"accept={plugin_names(config)['accept']} reads {names_of(reads)}, which engine=sglang cannot give, and {why}:"
-            " name one that drafts by this model, SEMSPEC_LM=MODEL sglang serve --speculative-algorithm SEMSPEC_LM ...,"
-            " or use engine=hf"
+            f"accept={plugin_names(config)['accept']} needs {names_of(reads)}, which"
+            f" engine=sglang cannot return, and {why}: give the URL of a server that drafts"
+            " with this model (SEMSPEC_LM=MODEL sglang serve --speculative-algorithm"
+            " SEMSPEC_LM ...), or use engine=hf"
         )
     if why and asked is True:
-        raise UserError(f"inside=true: {why}; give inside=false for the loop outside")
+        raise UserError(f"inside=true: {why}; give inside=false to run the loop outside the server")
     if inside is None:
         return False, ""
     return not why, f"inside: false ({why})" if why else described(config, inside)
@@ -52,7 +53,7 @@ def why_not(
     ``probes``: those of the run's rule.
     """
     if inside is None:
-        return "the server has no small model and no rules for steps inside (docs/sglang_plugin.md)"
+        return "the server has no draft model and no rules for whole steps (docs/sglang_plugin.md)"
     if verified_by_tokens(config):
         return _of_drafter(config, inside)
     return _of_options(config) or _of_drafter(config, inside) or _of_rule(config, inside, probes)
@@ -75,8 +76,9 @@ def small_inside(config: RunConfig, folder: Callable[[], Path]) -> Small | None:
         return None
     if not verified_by_tokens(config):
         raise UserError(
-            "over SGLang lossless tokens are verified inside a server that drafts, which knows no ahead=, costs=,"
-            " answer_by= or stop=: leave them out, or use engine=hf"
+            "with engine=sglang, only a server that drafts can verify tokens losslessly,"
+            " and it supports no ahead=, costs=, answer_by= or stop=: leave them out, or"
+            " use engine=hf"
         )
     model = config.draft.model
     at = f"@{model.revision}" if model.revision and not model.local else ""
@@ -89,26 +91,34 @@ def small_inside(config: RunConfig, folder: Callable[[], Path]) -> Small | None:
 
 def _of_options(config: RunConfig) -> str:
     if config.split == "token":
-        return "split=token has no steps: the server verifies tokens by itself, so ask it directly"
+        return (
+            "split=token has no steps: the server verifies tokens by itself, so send it"
+            " requests directly"
+        )
     if config.ahead:
-        return "ahead=true is for the loop outside"
+        return "ahead=true works only outside the server"
     if config.answer_by != "either":
-        return f"answer_by={config.answer_by} is for the loop outside"
+        return f"answer_by={config.answer_by} works only outside the server"
     if config.costs:
-        return "costs= is for the loop outside"
+        return "costs= works only outside the server"
     if not config.stop.plain:
-        return "stop= is asked between steps, by the loop outside"
+        return "stop= works only outside the server, between steps"
     return ""
 
 
 def _of_drafter(config: RunConfig, inside: Mapping[str, Any]) -> str:
     names = plugin_names(config)
     if names["draft"] != "lm" or config.draft.levels:
-        return f"draft={names['draft']} is for the loop outside, and the server drafts by a small model"
+        return (
+            f"draft={names['draft']} works only outside the server, which drafts with a small model"
+        )
     if not config.nested.plain and (
         names["nested"] != "lm" or config.nested.levels or names["nested_accept"] != "lossless"
     ):
-        return "nested= is there a chain of the small model, judged by nested_accept=lossless"
+        return (
+            "inside the server, nested= must be a chain of the draft model, with"
+            " nested_accept=lossless"
+        )
     given = {
         canonical_name(model)
         for drafter in (config.draft, config.nested)
@@ -116,9 +126,12 @@ def _of_drafter(config: RunConfig, inside: Mapping[str, Any]) -> str:
     }
     for own in sorted(given):
         if _last(own) != _last(str(inside.get("draft"))) and config.engine.check:
-            return f"the server drafts by {inside.get('draft')}, not by {own} (engine.check=false where it is the same)"
+            return (
+                f"the server drafts with {inside.get('draft')}, not {own}"
+                " (engine.check=false if they are the same model)"
+            )
     if config.split != "token" and inside.get("split") != config.split:
-        return f"the server's steps are split by {inside.get('split')}, not by {config.split}"
+        return f"the server splits steps by {inside.get('split')}, not {config.split}"
     return ""
 
 
@@ -133,17 +146,17 @@ def _of_rule(
     declared = rule.in_server
     if declared is None or name not in inside.get("rules", ()):
         known = ", ".join(map(str, inside.get("rules", ())))
-        return f"accept={name} is not among the server's rules for steps ({known})"
+        return f"the server has no rule accept={name} for steps (it has {known})"
     for option in fields(rule):
         settled = {*declared.asked, *declared.server, *declared.told}
         if option.name not in settled and getattr(rule, option.name) != option.default:
-            return f"accept.{option.name} is for the loop outside"
+            return f"accept.{option.name} works only outside the server"
     held = inside.get("probes", {})
     for role, source in probes.items():
         there = held.get(role, "") if isinstance(held, Mapping) else ""
         named = getattr(rule, f"{role}_probe", None) is not None
         if (there or named) and Probe.load(source.place, source.revision).digest != there:
-            return f"the server holds another {role} probe than {source}"
+            return f"the server has loaded another {role} probe than {source}"
     return ""
 
 

@@ -101,8 +101,8 @@ def check_models(config: RunConfig, loaded: Collection[Role]) -> None:
     models, _ = models_of(config)
     if missing := sorted(set(models) - set(loaded)):
         raise UserError(
-            f"accept={registry.name_of(config.accept)} asks a model of its own ({', '.join(missing)}), which is not"
-            " loaded: start with this rule to have it"
+            f"accept={registry.name_of(config.accept)} needs a model that is not loaded"
+            f" ({', '.join(missing)}): name this rule when you start, which loads it"
         )
 
 
@@ -118,7 +118,8 @@ def check_loaded(
     others = any(held.get(role, ()) != (str(at),) for role, at in probes.items())
     if others and What.SCORE in config.engine.offers:
         raise UserError(
-            f"{rule} scores by a probe that the servers do not hold: start with this rule to have it"
+            f"{rule} needs a probe that the servers have not loaded: name this rule when"
+            " you start, which loads it"
         )
 
 

@@ -62,26 +62,31 @@ class DrafterBase(Plugin):
             self._check_trees(setup)
         if setup.ahead and not self.ahead:
             way = "leave ahead=true out, or use draft=lm"
-            raise UserError(f"{me} cannot draft ahead of a verdict: {way}")
+            raise UserError(
+                f"ahead=true: {me} cannot draft before the verdict on its last draft: {way}"
+            )
         setup.check_models(me, self.models(), "drafter")
         if lacking := self.needs - setup.engine.offers:
             raise UserError(
-                f"{me} reads {names_of(lacking)} of the target, which {setup.engine_choice} cannot give:"
-                " use engine=hf, or another drafter"
+                f"{me} needs the target's {names_of(lacking)}, which {setup.engine_choice}"
+                " cannot return: use engine=hf, or another drafter"
             )
 
     def _check_trees(self, setup: Setup) -> None:
         trees = f"{setup.drafter_choice} drafts trees of tokens"
         if setup.split != "token":
-            raise UserError(f"{trees}, which have no steps: use split=token, or tree=chain")
+            raise UserError(
+                f"{trees}, and split={setup.split} drafts steps: use split=token, or tree=chain"
+            )
         if not setup.rule.trees:
             raise UserError(
-                f"{trees}, and {setup.rule_choice} judges chains alone: use"
+                f"{trees}, and {setup.rule_choice} judges only chains: use"
                 f" {setup.accept_option}=lossless, or {setup.draft_option}.tree=chain"
             )
         if setup.ahead:
             raise UserError(
-                f"{trees}, and what follows one is not known before the verdict: leave ahead=true out"
+                f"ahead=true: {trees}, and the verdict decides which branch to continue:"
+                " leave ahead=true out"
             )
 
 
@@ -116,9 +121,9 @@ class MatchingDrafter(CopyingDrafter):
         """Raise UserError if the lengths contradict each other."""
         if self.longest < 1 or not 1 <= self.shortest <= self.match or self.stretch <= 0:
             raise UserError(
-                f"longest={self.longest}, stretch={self.stretch:g}, shortest={self.shortest},"
-                f" match={self.match}: give longest at least 1, stretch more than 0, and shortest"
-                " from 1 to match"
+                f"longest={self.longest}, stretch={self.stretch:g},"
+                f" shortest={self.shortest}, match={self.match}: give longest of at least 1,"
+                " stretch above 0, and shortest from 1 to match"
             )
 
 

@@ -25,8 +25,8 @@ def sources(kind: type[Datastore], name: str, run: Run) -> list[Source]:
     if not name:
         command, out = building(kind, run.places["target"])
         raise UserError(
-            f"no datastore is named: give datastore=FOLDER_OR_REPO; '{command}' makes {out}"
-            " of the target's own answers"
+            f"a datastore is missing: give datastore=FOLDER_OR_REPO; '{command}' makes"
+            f" {out} from the target's own answers"
         )
     return [base.source("datastore", name)]
 
@@ -60,9 +60,9 @@ def opened(name: str, run: Run, allow_mismatch: bool, option: str, least: int) -
     store = load(SparseDatastore, name, run, allow_mismatch).open()
     if store.depth < least:
         raise UserError(
-            f"{name} was built with depth={store.depth}, and {option}={least} asks for longer matches:"
-            f" nothing would be drafted from it; build it with depth={least} or more, or give"
-            f" {option}={store.depth}"
+            f"{name} was built with depth={store.depth}, and {option}={least} needs longer"
+            f" matches, so it would never draft: rebuild it with depth={least} or more, or"
+            f" give {option}={store.depth}"
         )
     bind(name, store, run.models)
     return store

@@ -42,8 +42,8 @@ class Size:
     def __post_init__(self) -> None:
         if min(self.depth, self.top_k, self.nodes) < 1:
             raise UserError(
-                f"tree_depth={self.depth}, tree_top_k={self.top_k}, tree_nodes={self.nodes}:"
-                " give at least 1 of each, or leave tree= out"
+                f"tree_depth={self.depth}, tree_top_k={self.top_k},"
+                f" tree_nodes={self.nodes}: give at least 1 for each, or leave tree= out"
             )
 
 

@@ -41,13 +41,14 @@ class AdaPld(DrafterBase):
     def __post_init__(self) -> None:
         if not (self.lexical or self.semantic) or not (self.longest or self.branch):
             raise UserError(
-                "adapld finds places with lexical or semantic=true, and drafts with longest or branch"
-                " above 0: leave one of each on"
+                "draft=adapld needs lexical or semantic=true to find matches, and longest"
+                " or branch above 0 to draft: set one of each"
             )
         compared = min(self.candidates, self.successor_candidates)
         if min(self.longest, self.branch, self.width) < 0 or compared < 1:
             raise UserError(
-                "longest, branch and width of adapld are 0 or more, the candidates 1 or more"
+                f"longest={self.longest}, branch={self.branch}, width={self.width},"
+                f" candidates={self.candidates}: give 0 or more, candidates at least 1"
             )
         Memory(precision=self.precision)  # raises for an unknown number type
 

@@ -39,8 +39,9 @@ class Dresd(DrafterBase):
     def __post_init__(self) -> None:
         if min(self.drafts, self.longest) < 0 or self.neighbours < 1:
             raise UserError(
-                f"drafts={self.drafts}, longest={self.longest}, neighbours={self.neighbours}: the first"
-                " two are 0 (as the paper has them) or more, neighbours at least 1"
+                f"drafts={self.drafts}, longest={self.longest},"
+                f" neighbours={self.neighbours}: give drafts and longest 0 (as in the paper)"
+                " or more, neighbours at least 1"
             )
 
     @property

@@ -79,15 +79,16 @@ class Hybrid(DrafterBase):
         *copying, last = names
         if not copying:
             raise UserError(
-                f"sources={self.sources}: give something to copy from before {last} (suffix+{last})"
+                f"sources={self.sources}: put a drafter that copies from text before {last}"
+                f" (suffix+{last})"
             )
         if wrong := [name for name in copying if name not in MATCHING]:
             way = (
                 "as the last one" if wrong[0] in MODELS else "as the last one, or leave match= out"
             )
             raise UserError(
-                f"sources={self.sources}: {wrong[0]} counts no tokens that match, as"
-                f" {', '.join(MATCHING)} do: give it {way}"
+                f"sources={self.sources}: {wrong[0]} reports no length of its match, as"
+                f" {', '.join(MATCHING)} do: put it {way}"
             )
 
     def _drafters(self) -> dict[str, Any]:
@@ -96,9 +97,9 @@ class Hybrid(DrafterBase):
         for name, drafter in drafters.items():
             if name not in MODELS and (drafter.models() or drafter.plain or drafter.levels):
                 raise UserError(
-                    f"sources={self.sources}: {name} finds nothing in a text; choose among suffix,"
-                    " prompt_lookup, reference, pld_plus, adapld, token_recycling, logitspec, rest and"
-                    " dresd, and as the last one lm or eagle3"
+                    f"sources={self.sources}: {name} does not copy from text; choose among"
+                    " suffix, prompt_lookup, reference, pld_plus, adapld, token_recycling,"
+                    " logitspec, rest and dresd, and as the last one lm or eagle3"
                 )
         return drafters
 

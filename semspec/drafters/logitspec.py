@@ -28,7 +28,10 @@ class LogitSpec(CopyingDrafter):
 
     def __post_init__(self) -> None:
         if min(self.ngram, self.longest, self.guesses, self.nodes) < 1:
-            raise UserError("ngram, longest, guesses and nodes of logitspec are each at least 1")
+            raise UserError(
+                f"ngram={self.ngram}, longest={self.longest}, guesses={self.guesses},"
+                f" nodes={self.nodes}: give at least 1 for each"
+            )
 
     def open(self, kit: Kit) -> LogitSpecSession:
         return LogitSpecSession(self, kit)

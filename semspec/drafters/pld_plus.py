@@ -30,8 +30,9 @@ class PldPlus(CopyingDrafter):
     def __post_init__(self) -> None:
         if self.longest < 1 or self.candidates < 1 or self.width < 0:
             raise UserError(
-                f"longest={self.longest}, candidates={self.candidates}, width={self.width}: the first"
-                " two are at least 1, width 0 (whole) or more"
+                f"longest={self.longest}, candidates={self.candidates}, width={self.width}:"
+                " give at least 1 for longest and candidates, 0 (no limit) or more for"
+                " width"
             )
         Memory(precision=self.precision)  # raises for an unknown number type
 

@@ -25,11 +25,13 @@ class PromptLookup(CopyingDrafter):
     def __post_init__(self) -> None:
         if not 1 <= self.shortest <= self.ngram:
             raise UserError(
-                f"shortest={self.shortest}, ngram={self.ngram}: shortest is 1 or more, and ngram not"
-                " less than it"
+                f"shortest={self.shortest}, ngram={self.ngram}: give shortest of at least"
+                " 1, and ngram of at least shortest"
             )
         if self.longest < 1:
-            raise UserError(f"longest={self.longest}: a draft of no tokens is draft=none")
+            raise UserError(
+                f"longest={self.longest} drafts nothing: give 1 or more, or use draft=none"
+            )
 
     def open(self, kit: Kit) -> PromptLookupSession:
         return PromptLookupSession(self, kit)

@@ -63,7 +63,7 @@ class Reference(MatchingDrafter):
             return self
         path = Path(self.file).expanduser()
         if not path.is_file():
-            raise UserError(f"file={self.file}: there is no such file")
+            raise UserError(f"file={self.file} does not exist: give a text file")
         return self.bound(text=foreign.read_text(path, LARGEST))
 
     def open(self, kit: Kit) -> ReferenceSession:

@@ -35,12 +35,12 @@ class Rest(CopyingDrafter):
     def __post_init__(self) -> None:
         if not 1 <= self.shortest <= self.span:
             raise UserError(
-                f"shortest={self.shortest}, span={self.span}: shortest is 1 or more, and span not"
-                " less than it"
+                f"shortest={self.shortest}, span={self.span}: give shortest of at least 1,"
+                " and span of at least shortest"
             )
         if min(self.nodes, self.longest, self.places) < 1:
             given = f"nodes={self.nodes}, longest={self.longest}, places={self.places}"
-            raise UserError(f"{given}: each is 1 or more")
+            raise UserError(f"{given}: give at least 1 for each")
 
     store: ClassVar[SparseStore]  # set by ``bind``
 

@@ -52,7 +52,7 @@ class Suffix(MatchingDrafter):
                 f" more, threshold from 1 to match={self.match}, places at least 1"
             )
         if self.remember < 0:
-            raise UserError(f"remember={self.remember}: give a number of MiB, 0 for none")
+            raise UserError(f"remember={self.remember}: give a number of MiB, or 0 for no memory")
 
     @property
     def remembers(self) -> int:
@@ -71,7 +71,10 @@ class Suffix(MatchingDrafter):
 
     def open(self, kit: Kit) -> SuffixSession:
         if self.datastore and self.store is None:  # it was not bound to a run's models
-            raise UserError(f"datastore={self.datastore}: suffix asks one in semspec.run alone")
+            raise UserError(
+                f"datastore={self.datastore}: draft=suffix uses a datastore only in"
+                " semspec.run: leave it out"
+            )
         return SuffixSession(self, kit, self.store)
 
     @classmethod

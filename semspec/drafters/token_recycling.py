@@ -29,7 +29,8 @@ class TokenRecycling(DrafterBase):
     def __post_init__(self) -> None:
         if min(self.top_k, self.nodes, self.depth) < 1:
             raise UserError(
-                f"top_k={self.top_k}, nodes={self.nodes}, depth={self.depth}: each is at least 1"
+                f"top_k={self.top_k}, nodes={self.nodes}, depth={self.depth}: give at least"
+                " 1 for each"
             )
 
     @property

@@ -106,8 +106,9 @@ class Loaded:
         self.stop: Stopper = config.stop.bind(own)
         if not self.stop.plain and self.room_to_think(config.max_new_tokens) < 1:
             raise UserError(
-                f"max_new_tokens={config.max_new_tokens}: nothing is left for the thinking beside its closing and the"
-                " answer: give more, or a smaller stop.answer_tokens"
+                f"max_new_tokens={config.max_new_tokens} leaves no room for thinking beside"
+                " the closing text and the answer: give more, or a smaller"
+                " stop.answer_tokens"
             )
         self.splitter: Splitter = registry.plugin("split", config.split).cls().bind(own)
         self._sources = config.accept.probe_sources(own)

@@ -59,6 +59,6 @@ class Setup:
         roles = self.engine.roles
         if roles is not None and (missing := sorted(set(models) - roles)):
             raise UserError(
-                f"{choice} asks a model of its own ({', '.join(missing)}), which"
-                f" {self.engine_choice} does not run: use engine=hf, or another {others}"
+                f"{choice} needs a model of its own ({', '.join(missing)}), which"
+                f" {self.engine_choice} cannot run: use engine=hf, or another {others}"
             )

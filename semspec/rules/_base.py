@@ -71,26 +71,27 @@ class RuleBase(Plugin):
         me, drafter = setup.rule_choice, setup.drafter
         if self.greedy_only and not setup.sampling.greedy and not drafter.plain:
             raise UserError(
-                f"{me} writes the most likely token at any temperature, which is not what the target"
-                f" alone does: set temperature=0, or use {setup.accept_option}=lossless"
+                f"{me} always writes the most likely token, which changes the target's"
+                " output at this temperature: set temperature=0, or use"
+                f" {setup.accept_option}=lossless"
             )
         if setup.nested and self.cuts != "tokens":
             raise UserError(
-                f"{me} judges whole steps, but within a step there are only tokens: use"
+                f"{me} judges whole steps, and nested drafts are single tokens: use"
                 " nested_accept=lossless"
             )
         if not setup.nested and self.splits is not None and setup.split not in self.splits:
             raise UserError(
-                f"{me} cannot work with split={setup.split}:"
-                f" use split={' or split='.join(sorted(self.splits))}, or another rule"
+                f"{me} does not support split={setup.split}: use"
+                f" split={' or split='.join(sorted(self.splits))}, or another rule"
             )
         if setup.salvage:
             self._check_salvage(setup)
         if self.compares and not drafter.rows and not drafter.plain:
             raise UserError(
                 f"{me} compares the drafter's probabilities with the target's, and"
-                f" {setup.drafter_choice} has none: use {setup.draft_option}=lm, or"
-                f" {setup.accept_option}=typical"
+                f" {setup.drafter_choice} has no probabilities: use {setup.draft_option}=lm,"
+                f" or {setup.accept_option}=typical"
             )
         setup.check_models(me, self.models(), "rule")
         # without drafts the rule is never asked
@@ -100,24 +101,26 @@ class RuleBase(Plugin):
                 self._refuse_reads(setup, missing, otherwise)
         if setup.salvage and What.PROBS not in setup.engine.offers:
             raise UserError(
-                f"salvage=true reads {What.PROBS.value}, which {setup.engine_choice} cannot give: leave"
-                " it out, or use engine=hf"
+                f"salvage=true needs {What.PROBS.value}, which {setup.engine_choice} cannot"
+                " return: leave salvage out, or use engine=hf"
             )
 
     def _check_salvage(self, setup: Setup) -> None:
         if self.cuts == "tokens":
             raise UserError(
-                f"salvage=true is for rules that judge whole steps; {setup.rule_choice} keeps single"
-                " tokens anyway: leave it out, or choose another rule"
+                "salvage=true needs a rule that judges whole steps, and"
+                f" {setup.rule_choice} judges single tokens: leave salvage out, or choose"
+                " another rule"
             )
         if not self.salvages:
             raise UserError(
-                f"{setup.rule_choice} has nothing to salvage, it rejects no step by the target's pass"
-                " over it: leave salvage=true out, or choose another rule"
+                f"salvage=true: {setup.rule_choice} rejects steps without the target's pass"
+                " over them, so nothing can be salvaged: leave salvage out, or choose"
+                " another rule"
             )
 
     def _refuse_reads(self, setup: Setup, missing: Collection[What], otherwise: str = "") -> None:
-        reads = f"reads {names_of(missing)}, which {setup.engine_choice} cannot give"
+        reads = f"needs {names_of(missing)}, which {setup.engine_choice} cannot return"
         others = [
             name
             for name, known in registry.plugins("accept").items()
@@ -129,12 +132,13 @@ class RuleBase(Plugin):
         ]
         if not setup.nested:
             raise UserError(
-                f"{setup.rule_choice} {reads}: use engine=hf, {otherwise and otherwise + ', '}or a rule that"
-                f" does without ({', '.join(others)})"
+                f"{setup.rule_choice} {reads}: use engine=hf,"
+                f" {otherwise and otherwise + ', '}or a rule that works without"
+                f" ({', '.join(others)})"
             )
         if not setup.drafter.plain:
             way_out = "".join(f", nested_accept={name}" for name in others)
             raise UserError(
-                f"{setup.drafter_choice} is judged by {setup.rule_choice}, which {reads}: leave nested"
-                f" out{way_out}, or use engine=hf"
+                f"{setup.rule_choice} judges {setup.drafter_choice} and {reads}: leave"
+                f" nested out{way_out}, or use engine=hf"
             )

@@ -67,9 +67,10 @@ class Probed(RuleBase):
         if own != features and self.held and not self.allow_mismatch:
             way = self.asking(role, own)
             raise UserError(
-                f"{role} probe {probe.name} reads the features '{own}', and the rule is asked for"
-                f" '{features}': {f'give {way}, ' if way else ''}train one with"
-                f" {training(run.places, role, features, run.split)}, or set accept.allow_mismatch=true"
+                f"{role} probe {probe.name} was trained on the features '{own}', and the"
+                f" rule wants '{features}': {f'give {way}, ' if way else ''}train one with"
+                f" {training(run.places, role, features, run.split)}, or set"
+                " accept.allow_mismatch=true"
             )
         return probe
 
@@ -89,13 +90,13 @@ def _indexed(run: Run, role: Role, features: str) -> tuple[str, str | None]:
         return found
     if split == "token":  # no such probe can be trained
         raise UserError(
-            "a token has no meaning that a probe could score: use split=paragraph or split=sentence,"
-            " or accept=lossless for split=token"
+            "split=token: a probe scores steps, not single tokens: use split=paragraph or"
+            " split=sentence, or accept=lossless"
         )
     raise UserError(
-        f"no {role} probe ({features}, split={split}) is known for {name}: name one with"
-        f" accept.{role}_probe=FOLDER_OR_REPO, train one with"
-        f" {training(run.places, role, features, split)} and give"
-        f" accept.{role}_probe={place(run.places, role, features, split)}, or use a rule that needs none,"
-        " such as accept=logprob"
+        f"no {role} probe ({features}, split={split}) is known for {name}: give one with"
+        f" accept.{role}_probe=FOLDER_OR_REPO; train one with"
+        f" {training(run.places, role, features, split)}, then give"
+        f" accept.{role}_probe={place(run.places, role, features, split)}; or use a rule"
+        " that needs no probe, such as accept=logprob"
     )

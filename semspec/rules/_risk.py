@@ -39,12 +39,13 @@ class Certifiable(RuleBase):
         check_shares("accept", risk=self.risk, least=self.least, confidence=self.confidence)
         if (self.calibration is None) != (self.risk is None):
             raise UserError(
-                f"accept.calibration=FOLDER_OR_REPO and accept.risk= go together: give both{alone}"
+                "accept.calibration=FOLDER_OR_REPO and accept.risk= work only together:"
+                f" give both{alone}"
             )
         if self.calibration is None and (self.least, self.confidence) != (0.05, 0.95):
             raise UserError(
-                "accept.least and accept.confidence are of a guarantee: give accept.calibration="
-                " and accept.risk=, too"
+                f"accept.least={self.least:g}, accept.confidence={self.confidence:g}: these"
+                " need accept.calibration= and accept.risk=: give both, or leave them out"
             )
 
     def asked_risk(self) -> Mapping[str, float]:
@@ -88,4 +89,6 @@ def check_guarantee(rule: str, measured: Measured, run: Run, command: Callable[[
     options = measured.options(run.sampling, run.drafts)
     way = f", calibrate for this run ({command(options)})" if options else ""
     unlike = measured.unlike(run.sampling, run.drafts)
-    check_alike("accept", f"accept={rule}", unlike, f"run it as it was measured{way}")
+    check_alike(
+        "accept", f"accept={rule}", unlike, f"run with the settings of the calibration{way}"
+    )

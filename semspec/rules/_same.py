@@ -32,8 +32,8 @@ def by_oracle(kit: Kit) -> Same:
     problem = world.find_problem(kit.prompt)
     if problem is None:
         raise UserError(
-            "compare=oracle knows the embedded world's problems only: use benchmark=synthetic, or"
-            " compare=nli"
+            "accept.compare=oracle works only on the embedded world's problems: use"
+            " benchmark=synthetic, or accept.compare=nli"
         )
 
     def same(said: str, a: str, b: str) -> bool:
@@ -97,8 +97,8 @@ class Encoder:
             ).eval()
         except Exception as reason:  # transformers raises whatever its parsers raise
             raise UserError(
-                f"no encoder can be loaded from {folder} ({first_line(reason)[:200]}): it needs"
-                " config, tokenizer and safetensors weights"
+                f"cannot load an encoder from {folder} ({first_line(reason)[:200]}): it"
+                " needs config, tokenizer and safetensors weights"
             ) from reason
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token

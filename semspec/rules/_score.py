@@ -39,7 +39,7 @@ def read_score_head(folder: Path) -> ScoreHead:
     if weight is None or weight.ndim != 2 or len(weight) not in LABELS or len(found) > 2:
         found_shape = f"shape {list(weight.shape)}" if weight is not None else "no such tensor"
         raise UserError(
-            f"{folder} is no reward model that can be read: score.weight must have 1 or 2 rows"
+            f"{folder} is not a supported reward model: score.weight must have 1 or 2 rows"
             f" ({found_shape}): give a sequence or token classifier with one linear head"
         )
     bias = found.get("score.bias", torch.zeros(len(weight)))

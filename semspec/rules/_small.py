@@ -13,6 +13,7 @@ def check_drafted(setup: Setup) -> None:
     if drafter.plain or (registry.name_of(drafter) == "lm" and not drafter.levels):
         return
     raise UserError(
-        f"{setup.rule_choice} goes by what the small model thinks of the steps that it writes, and"
-        f" {setup.drafter_choice} has other drafts: use {setup.draft_option}=lm (tree=chain), or another rule"
+        f"{setup.rule_choice} needs the draft model's own probabilities of its steps, and"
+        f" {setup.drafter_choice} does not give them: use {setup.draft_option}=lm"
+        " (tree=chain), or another rule"
     )

@@ -47,7 +47,7 @@ class Arbitrage(RuleBase):
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 1:
-            raise UserError(f"accept.threshold={self.threshold} is a probability: give 0 to 1")
+            raise UserError(f"accept.threshold={self.threshold}: give a probability from 0 to 1")
 
     def check_setup(self, setup: Setup) -> None:
         super().check_setup(setup)

@@ -65,9 +65,14 @@ class Calibrated(TokenRule):
 
     def __post_init__(self) -> None:
         if self.prune not in tree_pruning.RULES:
-            raise UserError(f"unknown prune '{self.prune}': {', '.join(tree_pruning.RULES)}")
+            raise UserError(
+                f"unknown accept.prune={self.prune}: give one of {', '.join(tree_pruning.RULES)}"
+            )
         if not (0 <= self.eps < 1 and 0 < self.prune_share <= 1):
-            raise UserError("eps is at least 0 and below 1, prune_share above 0 and up to 1")
+            raise UserError(
+                f"accept.eps={self.eps}, accept.prune_share={self.prune_share}: give eps from 0"
+                " to below 1, prune_share above 0 and up to 1"
+            )
         if not all(0 <= x < math.inf for x in (self.lambda_, self.leaf, self.prune_bias)):
             raise UserError("lambda, leaf and prune_bias are 0 or more")
 
@@ -90,18 +95,18 @@ class Calibrated(TokenRule):
         )
         if not drafter.rows:
             raise UserError(
-                f"{me} goes by the drafter's probabilities, and {setup.drafter_choice} has none: use"
-                f" {without}, or {draft}=lm with {draft}.tree=dynamic"
+                f"{me} needs the drafter's probabilities, and {setup.drafter_choice} has"
+                f" none: use {without}, or {draft}=lm with {draft}.tree=dynamic"
             )
         if drafter.levels and setup.sampling.greedy:
             raise UserError(
-                f"{me} goes by the drafter's probabilities, and at temperature=0 a draft has none: use"
-                f" {without}, or a higher temperature"
+                f"{me} needs the drafter's probabilities, and drafts at temperature=0 have"
+                f" none: use {without}, or a higher temperature"
             )
         if drafter.levels and drafter.drawn(setup.sampling):
             raise UserError(
-                f"{me} chooses among siblings, and of siblings that were drawn that changes what they"
-                f" are a sample of: use {draft}.tree=dynamic or {draft}.tree=static, or {without}"
+                f"{me} drops siblings, and dropping sampled siblings biases the sample: use"
+                f" {draft}.tree=dynamic or {draft}.tree=static, or {without}"
             )
 
     def loads(self, run: Run) -> Sequence[Source]:
@@ -119,8 +124,9 @@ class Calibrated(TokenRule):
             check_sampled(known["name"], temperature, self.allow_mismatch)
             if known["model"] != model.name and not self.allow_mismatch:
                 raise UserError(
-                    f"{known['name']} is for {known['model']}, the model is {model.name}: calibrate it"
-                    " with python -m semspec.calibrate, or set accept.allow_mismatch=true"
+                    f"{known['name']} was calibrated for {known['model']}, and the target"
+                    f" is {model.name}: calibrate it with python -m semspec.calibrate, or"
+                    " set accept.allow_mismatch=true"
                 )
             by = Constants(*(float(known[name]) for name in ("c_s", "alpha_kappa", "tau")))
             return Setting(temperature, by), None, 0
@@ -157,8 +163,8 @@ def entry(given: str | None, model: str, command: str = CALIBRATE) -> dict[str, 
         if known["model"] == model:
             return dict(known)
     raise UserError(
-        f"{model} has no calibration for ARC-Decode: make one with {command}"
-        " and name it with accept.calibration=FOLDER, or use accept=lossless"
+        f"{model} has no calibration for ARC-Decode: make one with {command} and give"
+        " accept.calibration=FOLDER, or use accept=lossless"
     )
 
 
@@ -210,22 +216,22 @@ class Arc(Calibrated):
         super().__post_init__()
         if math.isnan(self.theta):
             raise UserError(
-                "accept.theta is no number: give one up to 1, or 2 for the lossless rule"
+                f"accept.theta={self.theta}: give a number up to 1, or 2 for the lossless rule"
             )
         if not 0 <= self.floor <= 1:
             raise UserError(f"accept.floor={self.floor:g}: give a probability, such as 0.01")
         if self.floor and self.keep_excluded:
             raise UserError(
-                "accept.keep_excluded=true keeps tokens of probability 0, and accept.floor none so small:"
-                " leave one of them out"
+                "accept.keep_excluded=true keeps tokens of probability 0, and accept.floor"
+                " rejects them: leave one of them out"
             )
 
     def bind(self, run: Run) -> Self:
         setting, calibration, _ = self.load(run.models["target"], run.sampling.temperature)
         if self.bucketed and setting.buckets is None:
             raise UserError(
-                "accept.bucketed: these constants were published without buckets: make some with"
-                f" {calibrating(run)}, or leave bucketed out"
+                "accept.bucketed: these constants were published without buckets: measure"
+                f" some with {calibrating(run)}, or leave bucketed out"
             )
         if not self.bucketed:
             setting = replace(setting, buckets=None)
@@ -255,8 +261,9 @@ class Known:
     def session(self, rule: Calibrated, kit: Kit, theta: float, floor: float = 0.0) -> ArcSession:
         if hashed(kit.prompt) in self.prompts and not rule.allow_mismatch:
             raise UserError(
-                "this prompt was calibrated on, and a bound cannot be measured on what it was set by:"
-                " use other problems (another benchmark.seed=), or accept.allow_mismatch=true"
+                "this prompt is part of the calibration, so the bound cannot be measured"
+                " on it: use other problems (another benchmark.seed=), or set"
+                " accept.allow_mismatch=true"
             )
         return ArcSession(kit, rule, self, theta, floor)
 
@@ -304,13 +311,13 @@ class ArcSession(LosslessSession):
         rule, rows = self.rule, draft.evidence.get(PROBS)
         if draft.probs is not None:
             raise UserError(
-                "accept.prune chooses among siblings, and of siblings that were drawn that changes"
-                " what they are a sample of: use tree=dynamic or tree=static, or prune=none"
+                "accept.prune drops siblings, and dropping sampled siblings biases the"
+                " sample: use tree=dynamic or tree=static, or prune=none"
             )
         if rows is None:
             raise UserError(
-                "accept.prune goes by the drafter's probabilities, and this draft came without any"
-                " (temperature=0, or a draft that has none): use prune=none"
+                "accept.prune needs the drafter's probabilities, and this draft has none"
+                " (temperature=0, or a drafter without probabilities): use prune=none"
             )
         depth = [below - 1 for below in depths(parents)]
         own = rows.gather(1, torch.tensor(draft.tokens, device=rows.device)[:, None])[:, 0]

@@ -35,8 +35,9 @@ class ArcCertified(Calibrated):
         setting, calibration, at = self.load(run.models["target"], run.sampling.temperature)
         if calibration is None:
             raise UserError(
-                "accept=arc_certified needs measured divergences, and published constants have none:"
-                f" make them with {calibrating(run)} and name them with accept.calibration=FOLDER"
+                "accept=arc_certified needs measured divergences, and published constants"
+                f" have none: measure them with {calibrating(run)} and give"
+                " accept.calibration=FOLDER"
             )
         pairs = calibration.evidence(at)
         drafted = pairs[pairs[:, COLUMNS.index("drafted")] > 0]  # what the rule decides on

@@ -48,13 +48,14 @@ class Cascade(Certifiable):
             value = getattr(self, name)
             if not value <= 0:
                 raise UserError(
-                    f"accept.{name}={value} is above 0, the largest log-probability there is: give a negative"
-                    " number"
+                    f"accept.{name}={value}: a log-probability cannot be above 0: give a"
+                    " negative number"
                 )
         self.check_risk()
         if self.calibration is not None and (self.sure, self.threshold) != (SURE, THRESHOLD):
             raise UserError(
-                "accept.calibration sets both thresholds: leave sure= and threshold= out"
+                "accept.calibration sets both thresholds: leave accept.sure= and"
+                " accept.threshold= out"
             )
 
     certify: ClassVar[Callable[..., CertifiedCascade]] = staticmethod(certify_cascade)

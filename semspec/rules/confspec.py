@@ -47,12 +47,13 @@ class ConfSpec(RuleBase):
     def __post_init__(self) -> None:
         if not self.sure >= 0:
             raise UserError(
-                f"accept.sure={self.sure}: give 0 to 1, or more to ask the target always"
+                f"accept.sure={self.sure}: give 0 to 1, or more than 1 to ask the target"
+                " about every step"
             )
         if self.score not in SCORES:
             raise UserError(f"accept.score={self.score}: give {' or '.join(SCORES)}")
         if not 0 <= self.threshold <= BEST_SCORE:
-            raise UserError(f"accept.threshold={self.threshold}: scores go from 0 to 9")
+            raise UserError(f"accept.threshold={self.threshold}: give a score from 0 to 9")
 
     def check_setup(self, setup: Setup) -> None:
         super().check_setup(setup)

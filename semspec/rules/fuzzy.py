@@ -58,7 +58,9 @@ class Fuzzy(TokenRule):
                 f"accept.divergence={self.divergence}: give one of {', '.join(DIVERGENCES)}"
             )
         if not self.threshold >= 0:
-            raise UserError(f"accept.threshold={self.threshold}: divergences are 0 or more")
+            raise UserError(
+                f"accept.threshold={self.threshold}: a divergence is never negative: give 0 or more"
+            )
 
     def open(self, kit: Kit) -> FuzzySession:
         return FuzzySession(kit, self)

@@ -50,7 +50,7 @@ class Judge(RuleBase):
         if self.score not in SCORES:
             raise UserError(f"accept.score={self.score}: give {' or '.join(SCORES)}")
         if not 0 <= self.threshold <= 9:
-            raise UserError(f"accept.threshold={self.threshold}: scores go from 0 to 9")
+            raise UserError(f"accept.threshold={self.threshold}: give a score from 0 to 9")
         if self.first_by_target < 0:
             raise UserError(f"accept.first_by_target={self.first_by_target}: give at least 0")
 
@@ -131,8 +131,8 @@ def ask_for_a_digit(kit: Kit) -> tuple[list[int], dict[int, int]]:
             assert len(tail) <= Judge.reserve, "the question would not fit behind a full context"
             return tail, digits
     raise UserError(
-        "accept=judge reads the score from one token, but the target's tokenizer does not make each"
-        " digit a token of its own: use another rule, such as accept=logprob"
+        "accept=judge reads the score from one token, and the target's tokenizer does not"
+        " give each digit its own token: use another rule, such as accept=logprob"
     )
 
 

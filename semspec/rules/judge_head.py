@@ -38,8 +38,8 @@ class Judged(TokenRule):
     def __post_init__(self) -> None:
         if not self.threshold >= 0:
             raise UserError(
-                f"accept.threshold={self.threshold}: a probability to be reached, give 0"
-                " (everything is kept) to 1"
+                f"accept.threshold={self.threshold}: give a probability from 0 (keep"
+                " everything) to 1"
             )
 
     judge: ClassVar[JudgeHead]  # set by ``bind``

@@ -84,19 +84,19 @@ class LogProb(Certifiable):
             _check_temperature(self.score_temperature)
         if self.warm_up < 0:
             raise UserError(
-                f"accept.warm_up={self.warm_up}: give the tokens that measuring may take, or 0 to"
-                " measure nothing"
+                f"accept.warm_up={self.warm_up}: give the most tokens to spend on measuring"
+                " the threshold, or 0 not to measure"
             )
         self.check_risk(alone=", or accept.threshold= alone")
         if self.calibration is not None and self.threshold != AUTO:
             raise UserError(
-                f"accept.threshold={self.threshold:g} and accept.calibration, which sets it: give one"
-                " of them"
+                f"accept.threshold={self.threshold:g} and accept.calibration both set the"
+                " threshold: give one of them"
             )
         if self.calibration is not None and self.score_temperature not in (AUTO, 1):
             raise UserError(
-                f"accept.score_temperature={self.score_temperature:g} and accept.calibration, whose scores are at 1: leave"
-                " one of them out"
+                f"accept.score_temperature={self.score_temperature:g}: accept.calibration"
+                " was measured at 1: leave one of them out"
             )
 
     certify: ClassVar[Callable[..., Certified]] = staticmethod(certify)
@@ -254,8 +254,8 @@ def _check_number(threshold: Any) -> None:
         raise UserError(f"accept.threshold={threshold}: give {AUTO}, or a negative number, such as -4")  # fmt: skip
     if not threshold <= 0:  # refuses NaN, too
         raise UserError(
-            f"accept.threshold={threshold} is above 0, the largest log-probability there"
-            " is: give a negative number, such as -4"
+            f"accept.threshold={threshold}: a log-probability cannot be above 0: give a"
+            " negative number, such as -4"
         )
 
 
@@ -263,8 +263,8 @@ def _check_temperature(given: Any) -> None:
     """Raise UserError unless log-probabilities can be read at this temperature."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 1:
         raise UserError(
-            f"accept.score_temperature={given}: give {AUTO}, or a number above 0 up to 1, the temperature at which"
-            " servers give log-probabilities"
+            f"accept.score_temperature={given}: give {AUTO}, or a number above 0 up to 1,"
+            " the temperature of the servers' log-probabilities"
         )
 
 

@@ -50,7 +50,9 @@ class Lookahead(RuleBase):
         if self.compare not in MODELS:
             raise UserError(f"accept.compare={self.compare}: give one of {', '.join(MODELS)}")
         if not -1 <= self.threshold < 1:
-            raise UserError(f"accept.threshold={self.threshold}: a cosine of 1 is never exceeded")
+            raise UserError(
+                f"accept.threshold={self.threshold}: give a cosine below 1, which is never exceeded"
+            )
 
     def loads(self, run: Run) -> Sequence[Source]:
         if self.compare not in ("nli", "embedding"):

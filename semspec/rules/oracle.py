@@ -26,8 +26,8 @@ class Oracle(RuleBase):
         problem = world.find_problem(kit.prompt)
         if problem is None:
             raise UserError(
-                "accept=oracle knows the truth of the embedded world's problems only:"
-                " use benchmark=synthetic, or another rule such as accept=lossless"
+                "accept=oracle works only on the embedded world's problems: use"
+                " benchmark=synthetic, or another rule such as accept=lossless"
             )
         return OracleSession(kit, problem)
 

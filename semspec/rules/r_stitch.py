@@ -60,7 +60,7 @@ class RStitch(RuleBase):
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:
             raise UserError(
-                f"accept.threshold={self.threshold}: a normalised entropy is above 0, and 1 at most"
+                f"accept.threshold={self.threshold}: give a normalised entropy above 0 and up to 1"
             )
         if not 1 <= self.longest <= MOST:
             raise UserError(f"accept.longest={self.longest}: give 1 to {MOST} tokens")

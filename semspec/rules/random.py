@@ -22,7 +22,7 @@ class Random(RuleBase):
 
     def __post_init__(self) -> None:
         if self.rate is not None and not 0 <= self.rate <= 1:
-            raise UserError(f"accept.rate={self.rate} is a probability: give 0 to 1")
+            raise UserError(f"accept.rate={self.rate}: give a probability from 0 to 1")
 
     def open(self, kit: Kit) -> RandomSession:
         return RandomSession(kit, self.rate)

@@ -33,7 +33,7 @@ class Rsd(RuleBase):
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 1:
-            raise UserError(f"accept.threshold={self.threshold}: rewards go from 0 to 1")
+            raise UserError(f"accept.threshold={self.threshold}: give a reward from 0 to 1")
 
     def models(self) -> Mapping[Role, ModelConfig]:
         return {"reward": self.model}

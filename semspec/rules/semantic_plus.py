@@ -40,7 +40,7 @@ class SemanticPlus(Probed):
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 1:
-            raise UserError(f"accept.threshold={self.threshold} is a probability: give 0 to 1")
+            raise UserError(f"accept.threshold={self.threshold}: give a probability from 0 to 1")
         if self.features not in index.FEATURES:
             raise UserError(f"accept.features={self.features}: give {', '.join(index.FEATURES)}")
 

@@ -82,15 +82,15 @@ class SemanticRisk(Probed):
         made = probe.config.get("calibration")
         calibrate = calibrating(f"probe={self.probe_sources(run)['target']}", run)
         if made is None:
-            raise UserError(f"probe {probe.name} was not calibrated for a risk: {calibrate}")
+            raise UserError(f"probe {probe.name} has no risk calibration: {calibrate}")
         if made["temperature"] != temperature and not self.allow_mismatch:
             way = f"calibrate it there ({calibrate})"
             if not temperature:  # nothing is sampled, so no meaning has a known probability
                 way = "use accept=semantic_plus"
             raise UserError(
-                f"probe {probe.name} was calibrated at temperature {made['temperature']:g}, and its"
-                f" guarantee does not hold at {temperature:g}: {way}, or set"
-                " accept.allow_mismatch=true to go on without the guarantee"
+                f"probe {probe.name} was calibrated at temperature {made['temperature']:g},"
+                f" so its guarantee does not hold at {temperature:g}: {way}, or set"
+                " accept.allow_mismatch=true to run without the guarantee"
             )
         scores, semantic, groups = (column.tolist() for column in probe.calibration)
         # an older calibration does not say how it was drawn: it was drawn like the probe's data

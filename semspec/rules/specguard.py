@@ -48,7 +48,7 @@ class SpecGuard(RuleBase):
     def __post_init__(self) -> None:
         if not (0 <= self.threshold <= 1 and 0 <= self.beta <= 1):
             raise UserError(
-                f"accept.threshold={self.threshold}, accept.beta={self.beta}: both go from 0 to 1"
+                f"accept.threshold={self.threshold}, accept.beta={self.beta}: give 0 to 1 for both"
             )
         if self.layers < 1:
             raise UserError(f"accept.layers={self.layers}: give at least 1")

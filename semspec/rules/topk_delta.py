@@ -37,8 +37,8 @@ class TopKDelta(TokenRule):
     def __post_init__(self) -> None:
         if self.k < 1 or not 0 <= self.delta <= 1:
             raise UserError(
-                f"accept.k={self.k}, accept.delta={self.delta}: k is at least 1, delta is a"
-                " difference of probabilities, 0 to 1"
+                f"accept.k={self.k}, accept.delta={self.delta}: give k of at least 1, and"
+                " for delta a difference of probabilities from 0 to 1"
             )
 
     def open(self, kit: Kit) -> TopKDeltaSession:

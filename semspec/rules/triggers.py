@@ -57,13 +57,15 @@ class Triggers(RuleBase):
             first = getattr(self, "patience" if name == "patience" else "recap_tokens")
             if getattr(self, f"{name}_most") < first:
                 raise UserError(
-                    f"accept.{name}_most={getattr(self, f'{name}_most')} is less than the {first}"
-                    f" that it begins with: give at least {first}"
+                    f"accept.{name}_most={getattr(self, f'{name}_most')} is below the"
+                    f" starting value {first}: give at least {first}"
                 )
         for group in ("verify", "negative", "positive"):
             words = tuple(word.strip().lower() for word in getattr(self, group))
             if not all(words):
-                raise UserError(f"accept.{group} has an empty word, which is everywhere: drop it")
+                raise UserError(
+                    f"accept.{group} contains an empty word, which matches everywhere: remove it"
+                )
             object.__setattr__(self, group, words)
 
     def mood(self, opening: str) -> Mood | None:

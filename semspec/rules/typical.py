@@ -34,8 +34,8 @@ class Typical(TokenRule):
     def __post_init__(self) -> None:
         if not (self.epsilon >= 0 and self.delta >= 0):
             raise UserError(
-                f"accept.epsilon={self.epsilon}, accept.delta={self.delta}: probabilities to be"
-                " exceeded, give 0 (everything is kept) or more"
+                f"accept.epsilon={self.epsilon}, accept.delta={self.delta}: give"
+                " probabilities from 0 (keep everything)"
             )
 
     def open(self, kit: Kit) -> TypicalSession:

@@ -41,8 +41,8 @@ class StopBase(Plugin):
     def check_setup(self, setup: Setup) -> None:
         if missing := self.needs - setup.engine.offers:
             raise UserError(
-                f"stop={registry.name_of(self)} reads {names_of(missing)}, which {setup.engine_choice}"
-                " cannot give: use engine=hf, or stop=budget"
+                f"stop={registry.name_of(self)} needs {names_of(missing)}, which"
+                f" {setup.engine_choice} cannot return: use engine=hf, or stop=budget"
             )
 
 
@@ -59,9 +59,13 @@ class Closes(StopBase):
     def __post_init__(self) -> None:
         for name in ("words", "answer"):
             if CLOSE in getattr(self, name):
-                raise UserError(f"stop.{name} contains {CLOSE}, which is added to it: leave it out")
+                raise UserError(
+                    f"stop.{name} contains {CLOSE}, which is added automatically: leave it out"
+                )
         if self.answer_tokens < 0:
-            raise UserError("stop.answer_tokens is 0 (what suits the budget) or more")
+            raise UserError(
+                f"stop.answer_tokens={self.answer_tokens}: give 0 (to fit the budget) or more"
+            )
 
     @property
     def closing(self) -> Closing:

@@ -45,7 +45,7 @@ class Trial(Closes):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.threshold <= 1:
-            raise UserError(f"stop.threshold={self.threshold}: scores go from 0 to 1")
+            raise UserError(f"stop.threshold={self.threshold}: give a score from 0 to 1")
         if self.every < 1:
             raise UserError(f"stop.every={self.every}: give at least 1")
         if self.least < 0:
@@ -55,14 +55,15 @@ class Trial(Closes):
             check_shares("stop", hopeless=self.hopeless)
         if self.hopeless and self.risk is None:
             raise UserError(
-                f"stop.hopeless={self.hopeless:g} is a share of an asked risk: give stop.risk=, such as 0.05, and"
-                " stop.calibration="
+                f"stop.hopeless={self.hopeless:g} is a share of stop.risk=: give"
+                " stop.risk=, such as 0.05, and stop.calibration="
             )
         if self.risk is not None and self.calibration is None:
-            raise UserError(f"stop.risk={self.risk:g} is kept by a calibration: {self._command()}")
+            raise UserError(f"stop.risk={self.risk:g} needs a calibration: {self._command()}")
         if self.risk is None and self.calibration is not None:
             raise UserError(
-                "stop.calibration= certifies the threshold of a risk: give stop.risk=, such as 0.02"
+                "stop.calibration= needs stop.risk=, the risk to certify: give one, such"
+                " as stop.risk=0.02"
             )
 
     def _command(self) -> str:

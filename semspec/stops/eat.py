@@ -33,7 +33,7 @@ class Eat(Trial):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.smooth <= 1:
-            raise UserError(f"stop.smooth={self.smooth}: give more than 0, at most 1")
+            raise UserError(f"stop.smooth={self.smooth}: give more than 0, up to 1")
 
     @classmethod
     def example(cls, folder: Path) -> Iterator[Self]:

@@ -67,8 +67,8 @@ class Probed(Trial):
     def _named(self) -> str:
         if not self.probe:
             raise UserError(
-                f"stop=probe needs a trained head: make one with {MAKE} folder=FOLDER, then give"
-                " stop.probe=FOLDER/probe"
+                f"stop=probe needs a trained head: train one with {MAKE} folder=FOLDER,"
+                " then give stop.probe=FOLDER/probe"
             )
         return self.probe
 

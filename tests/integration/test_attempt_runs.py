@@ -106,7 +106,9 @@ def test_arms_have_the_same_attempts_and_more_problems_later(tmp_path: Path) -> 
         assert held.config is not None and held.config["problems"] == 2
         assert held.result is not None and held.result["answers"] == 4
     unlike = [arm(tmp_path, "logprob", 2, "attempts=2"), arm(tmp_path, "suffix", 2, "attempts=3")]
-    with pytest.raises(UserError, match="in turn, but differ in attempts: give both the same"):
+    with pytest.raises(
+        UserError, match="run interleaved, but differ in attempts: give both the same"
+    ):
         execute_arms(unlike, silent)
 
 

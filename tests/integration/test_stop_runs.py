@@ -172,7 +172,7 @@ def test_a_report_shows_where_the_thinking_ended_and_what_was_saved(tmp_path: Pa
 
 def test_a_budget_without_room_for_thinking_is_refused_in_a_line() -> None:
     config = configuration(*COMMON, *STOP, "stop.answer_tokens=256")
-    with pytest.raises(UserError, match="max_new_tokens=256: nothing is left for the thinking"):
+    with pytest.raises(UserError, match="max_new_tokens=256 leaves no room for thinking"):
         Solver(config)
 
 

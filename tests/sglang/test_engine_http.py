@@ -458,10 +458,10 @@ def test_malformed_addresses_are_refused() -> None:
 def test_rules_that_need_whole_distributions_are_refused_at_start(rule: str, draft: str) -> None:
     """The lossless one over a small model is not: a server that drafts by it verifies its tokens."""
     tokens = ("split=token", "temperature=0", f"draft={draft}")
-    with pytest.raises(UserError, match=r"cannot give: use engine=hf, .*or a rule .*greedy"):
+    with pytest.raises(UserError, match=r"cannot return: use engine=hf, .*or a rule .*greedy"):
         configuration("engine=sglang", f"accept={rule}", *tokens)
 
 
 def test_a_rule_with_a_model_of_its_own_is_refused_at_start() -> None:
-    with pytest.raises(UserError, match="asks a model of its own"):
+    with pytest.raises(UserError, match="needs a model of its own"):
         configuration("engine=sglang", "accept=rsd")

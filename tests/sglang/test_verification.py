@@ -432,7 +432,7 @@ def test_requests_choose_their_rule_and_senseless_ones_are_refused() -> None:
         ({"accept": "greedy"}, "this server knows arc, logprob, lossless"),
         ({"accept": "lossless", "delta": 1}, "it has no options"),
         ({"accept": "topk_delta", "theta": 1}, "its options are delta, k"),
-        ({"accept": "topk_delta", "k": 0}, "k is at least 1"),
+        ({"accept": "topk_delta", "k": 0}, "give k of at least 1"),
         ({"accept": "topk_delta", "k": 1.5}, "k=1.5: give a whole number"),
         ({"accept": "arc", "resume": 1}, "resume=1: give true or false"),
         ({"accept": "arc", "theta": "0.3"}, "theta='0.3': give a number"),

@@ -236,7 +236,7 @@ def test_other_drafts_and_thresholds_are_refused() -> None:
     common: Any = {"engine": Toy(), "split": "paragraph", "sampling": Sampling()}
     with pytest.raises(UserError, match="use draft=lm"):
         Arbitrage().check_setup(Setup(drafter=PromptLookup(), rule=Arbitrage(), **common))
-    with pytest.raises(UserError, match="is a probability: give 0 to 1"):
+    with pytest.raises(UserError, match="give a probability from 0 to 1"):
         Arbitrage(threshold=1.1)
 
 

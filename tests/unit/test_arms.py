@@ -197,7 +197,9 @@ def test_at_several_problems_at_a_time_each_run_is_what_it_is_by_itself(tmp_path
 
 def test_arms_that_differ_in_more_than_the_method_are_refused(tmp_path: Path) -> None:
     both = [arm(tmp_path, "lookup"), arm(tmp_path, "logprob", 4, "temperature=1")]
-    with pytest.raises(UserError, match="in turn, but differ in temperature: give both the same"):
+    with pytest.raises(
+        UserError, match="run interleaved, but differ in temperature: give both the same"
+    ):
         execute_arms(both, Screen(quiet=True))
     assert not list(tmp_path.iterdir())
 

@@ -105,7 +105,7 @@ def test_the_flags_of_hydra_go_through() -> None:
         ("draft.model.pth=x", "; did you mean 'draft.model.path'? known: draft.model.path, "),
         ("engine.server_args.x=2", ": it is one of engine=sglang; known: engine.dtype, "),
         ("engine.thread=2", "; did you mean 'engine.threads'? known: engine.dtype, "),
-        ("nested.lenth=2", "; what is chosen for nested= takes no options"),
+        ("nested.lenth=2", "; nested= has no options as chosen here"),
         ("engine.replicas=2", ": it is one of engine=sglang; known: engine.dtype, "),
     ],
 )
@@ -189,17 +189,17 @@ def test_where_no_probe_is_known_the_default_rule_needs_none() -> None:
     [
         (
             ["nested=prompt_lookup", "temperature=0"],
-            "nested=prompt_lookup is judged by nested_accept=lossless, which reads probs, which"
-            " engine=sglang cannot give: leave nested out, nested_accept=greedy, or use engine=hf",
+            "nested_accept=lossless judges nested=prompt_lookup and needs probs, which"
+            " engine=sglang cannot return: leave nested out, nested_accept=greedy, or use engine=hf",
         ),
         (
             ["salvage=true"],
-            "salvage=true reads probs, which engine=sglang cannot give: leave it out, or use engine=hf",
+            "salvage=true needs probs, which engine=sglang cannot return: leave salvage out, or use engine=hf",
         ),
         (
             ["accept=typical", "split=token", "salvage=false"],
-            "accept=typical reads probs, which engine=sglang cannot give: use engine=hf, or a rule"
-            " that does without (arbitrage, cascade, confspec, judge, logprob, random, semantic, semantic_plus, semantic_risk)",
+            "accept=typical needs probs, which engine=sglang cannot return: use engine=hf, or a rule"
+            " that works without (arbitrage, cascade, confspec, judge, logprob, random, semantic, semantic_plus, semantic_risk)",
         ),
     ],
 )
@@ -227,9 +227,9 @@ def test_an_engine_must_give_what_a_drafters_options_read() -> None:
     assert not AdaPld(semantic=False, ranked=False, branch=0).needs
     assert AdaPld(semantic=False, ranked=False).needs == {What.TOP_K}
     for left_out, read in zip(bare, ("embeddings", "hidden"), strict=False):
-        with pytest.raises(UserError, match=f"draft=adapld reads {read} of the target"):
+        with pytest.raises(UserError, match=f"draft=adapld needs the target's {read}"):
             built("draft=adapld", *(option for option in bare if option != left_out))
-    with pytest.raises(UserError, match="draft=hybrid reads hidden of the target"):
+    with pytest.raises(UserError, match="draft=hybrid needs the target's hidden"):
         built("draft=hybrid", "sources=suffix+pld_plus")
 
 
@@ -255,7 +255,7 @@ def test_a_drafter_may_bring_a_model_in_a_role_of_its_own(monkeypatch: pytest.Mo
         assert answer[asked.reads[0]].shape == (2, solver.engines["target"].vocabulary)
     url = ("engine=sglang", "engine.target_url=http://a:1", "temperature=0")
     with pytest.raises(
-        UserError, match=r"own \(copier\), which engine=sglang does not run: use engi"
+        UserError, match=r"own \(copier\), which engine=sglang cannot run: use engi"
     ):
         configuration("draft=prompt_lookup", "accept=greedy", "split=token", *url)
 

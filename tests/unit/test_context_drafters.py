@@ -344,9 +344,11 @@ def test_hybrid_asks_the_last_source_where_nothing_matches() -> None:
     for wrong in ({"match": 60}, {"match": -1}, {"chain": 0}):
         with pytest.raises(UserError, match="give match from 0 to 59, chain at least 1"):
             Hybrid(**wrong)
-    with pytest.raises(UserError, match=r"give something to copy from before lm \(suffix\+lm\)"):
+    with pytest.raises(
+        UserError, match=r"put a drafter that copies from text before lm \(suffix\+lm\)"
+    ):
         Hybrid(sources="lm")
-    with pytest.raises(UserError, match="adapld counts no tokens that match"):
+    with pytest.raises(UserError, match="adapld reports no length of its match"):
         Hybrid(sources="adapld+suffix", match=3)
 
 

@@ -246,7 +246,7 @@ def test_a_corpus_that_could_draft_nothing_is_refused(
     cls: type[Any], depth: int, option: str, least: int, tmp_path: Path
 ) -> None:
     folder = sparse_folder(tmp_path, toy_documents(5), depth=depth)
-    says = f"depth={depth}, and {option}={least} .* build it with depth={least} or more, or give {option}={depth}"
+    says = f"depth={depth}, and {option}={least} .* rebuild it with depth={least} or more, or give {option}={depth}"
     with pytest.raises(UserError, match=says) as told:
         bound(cls, folder)
     assert "\n" not in str(told.value)
@@ -264,7 +264,7 @@ def test_hybrid_passes_its_datastores_on(corpus: Path) -> None:
     assert draft.tokens[:2] == [3, 4]
     with pytest.raises(UserError, match="no artifact embedded/nowhere"):
         Hybrid(sources="dresd", dense="embedded/nowhere").bind(run_of(MODELS))
-    with pytest.raises(UserError, match="no datastore is named"):
+    with pytest.raises(UserError, match="a datastore is missing"):
         Rest(datastore="").bind(run_of(MODELS))
 
 
@@ -275,7 +275,9 @@ def test_a_datastore_that_is_missing_or_another_models_is_answered_with_the_comm
 ) -> None:
     run = replace(run_of(MODELS), given={"target": ModelConfig(path="Qwen/QwQ-32B")})
     made = drafter() if given else drafter(datastore="")
-    with pytest.raises(UserError, match="does not fit" if given else "no datastore") as refused:
+    with pytest.raises(
+        UserError, match="does not fit" if given else "a datastore is missing"
+    ) as refused:
         made.bind(run)
     found = re.search(r"python -m semspec\.build_datastore [^';]+", str(refused.value))
     assert found, refused.value

@@ -74,9 +74,9 @@ def test_with_a_gpu_and_sglang_it_is_sglang(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("salvage=true",), "salvage=true reads probs, which engine=sglang cannot give"),
-        (("split=token", "accept=typical"), "accept=typical reads probs, which engine=sglang"),
-        (("accept=logprob,typical", "split=token"), "accept=typical reads probs, which"),
+        (("salvage=true",), "salvage=true needs probs, which engine=sglang cannot return"),
+        (("split=token", "accept=typical"), "accept=typical needs probs, which engine=sglang"),
+        (("accept=logprob,typical", "split=token"), "accept=typical needs probs, which"),
     ],
 )
 def test_what_sglang_cannot_run_is_run_by_hf(

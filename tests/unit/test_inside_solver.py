@@ -129,7 +129,9 @@ def test_a_problem_is_one_question_and_its_rounds_are_kept(
             draft_length=2, accept=configuration(*USUAL, "accept.threshold=-1").accept
         )
         assert solutions(loose, 1) and target.asked[-1]["threshold"] == -1.0
-        with pytest.raises(UserError, match="inside the target's server, and accept=random"):
+        with pytest.raises(
+            UserError, match="inside the target's server, and the server has no rule accept=random"
+        ):
             solver.variant(accept=configuration("accept=random", "draft=tiny").accept)
         alone = list(solver.solve([problem], "plain"))
         assert len(alone[0].outcome.rounds) == 1 and len(target.asked) == 5
@@ -158,7 +160,7 @@ def test_tokens_are_verified_by_a_server_that_drafts_and_the_rule_reads_nothing(
 def test_true_refuses_what_auto_leaves_to_the_loop_outside(
     outside: Solver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match="inside=true: the server's steps are split by"):
+    with pytest.raises(UserError, match="inside=true: the server splits steps by"):
         solver_of(outside, monkeypatch, True, "split=sentence")
     monkeypatch.undo()
     monkeypatch.setattr(Hf, "reaches", lambda self, role: True)

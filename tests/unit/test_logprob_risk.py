@@ -79,12 +79,12 @@ def test_without_a_calibration_the_constant_stands(models: KnownModels) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"calibration": "x"}, "accept.calibration=FOLDER_OR_REPO and accept.risk= go together"),
-        ({"risk": 0.05}, "accept.calibration=FOLDER_OR_REPO and accept.risk= go together"),
-        ({"confidence": 0.9}, "accept.least and accept.confidence are of a guarantee"),
-        ({"least": 0.1}, "accept.least and accept.confidence are of a guarantee"),
+        ({"calibration": "x"}, "accept.calibration=FOLDER_OR_REPO and accept.risk= work only together"),
+        ({"risk": 0.05}, "accept.calibration=FOLDER_OR_REPO and accept.risk= work only together"),
+        ({"confidence": 0.9}, "accept.least=0.05, accept.confidence=0.9: these need"),
+        ({"least": 0.1}, "accept.least=0.1, accept.confidence=0.95: these need"),
         ({"calibration": "x", "risk": 0.05, "threshold": -3.0},
-         "accept.threshold=-3 and accept.calibration, which sets it: give one of them"),
+         "accept.threshold=-3 and accept.calibration both set the threshold: give one of them"),
         ({"calibration": "x", "risk": 1.0}, "accept.risk=1.0: give more than 0, less than 1"),
         ({"calibration": "x", "risk": 0.1, "confidence": 0.0}, "accept.confidence=0.0: give more"),
         ({"calibration": "x", "risk": 0.1, "least": 2.0}, "accept.least=2.0: give more than 0"),
@@ -116,8 +116,8 @@ def bound(made: str, *overrides: str) -> Any:
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (("top_p=0.5",), "logprob guarantees was measured at top_p=1, not 0.5: run it as"),
-        (("top_k=3",), "logprob guarantees was measured at top_k=0, not 3: run it as"),
+        (("top_p=0.5",), "logprob guarantees was measured at top_p=1, not 0.5: run with"),
+        (("top_k=3",), "logprob guarantees was measured at top_k=0, not 3: run with"),
         (("draft=prompt_lookup",), "on drafts of embedded/tiny-draft, not of prompt_lookup: run"),
         (("draft=lm", "draft.model.path=embedded/tiny-copier"),
          "on drafts of embedded/tiny-draft, not of embedded/tiny-copier: run"),

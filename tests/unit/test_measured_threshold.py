@@ -241,16 +241,16 @@ def test_the_embedded_pair_keeps_its_constant(cache: Path) -> None:
     [
         ({"threshold": "low"}, "accept.threshold=low: give auto, or a negative number, such as -4"),
         ({"threshold": True}, "accept.threshold=True: give auto"),
-        ({"threshold": 1}, "is above 0, the largest log-probability there is"),
+        ({"threshold": 1}, "a log-probability cannot be above 0"),
         ({"score_temperature": 0}, "accept.score_temperature=0: give auto, or a number above 0"),
         ({"score_temperature": 1.2}, "accept.score_temperature=1.2: give auto"),
         ({"score_temperature": "low"}, "accept.score_temperature=low: give auto"),
         ({"score_temperature": float("nan")}, "accept.score_temperature=nan: give auto"),
         (
             {"calibration": "x", "risk": 0.1, "score_temperature": 0.6},
-            "accept.calibration, whose scores are at 1",
+            "accept.calibration was measured at 1",
         ),
-        ({"warm_up": -1}, "accept.warm_up=-1: give the tokens that measuring may take"),
+        ({"warm_up": -1}, "accept.warm_up=-1: give the most tokens to spend"),
     ],
 )
 def test_what_is_no_threshold_is_refused(options: dict[str, Any], told: str) -> None:

@@ -230,8 +230,8 @@ def test_only_the_thinking_is_relaxed(prompt: str, written: Sequence[int], kept:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("accept=typical accept.epsilon=-1", "give 0 (everything is kept) or more"),
-        ("accept=topk_delta accept.k=0", "k is at least 1"),
+        ("accept=typical accept.epsilon=-1", "give probabilities from 0 (keep everything)"),
+        ("accept=topk_delta accept.k=0", "give k of at least 1"),
         ("accept=topk_delta accept.delta=2", "a difference of probabilities"),
         ("accept=fuzzy accept.divergence=chi", "give one of kl, reverse_kl, js, tv"),
         ("accept=fuzzy accept.threshold=nan", "0 or more"),
@@ -298,7 +298,7 @@ def test_the_shipped_judge_separates_wrong_tokens_from_right_ones(
     other = ModelFacts("owner/other", None, "", 24, 128, "f" * 64)
     with pytest.raises(UserError, match="does not fit: it was trained for embedded/tiny-target"):
         made.accept.bind(run_of({"target": other}, "token", 1.0))
-    with pytest.raises(UserError, match="a probability to be reached"):
+    with pytest.raises(UserError, match="give a probability from 0"):
         Judged(threshold=-1)
 
 

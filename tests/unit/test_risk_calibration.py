@@ -136,9 +136,9 @@ ARC = (
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (("top_p=0.5",), "measured at top_p=1, not 0.5: run it as"),
-        (("top_k=3",), "measured at top_k=0, not 3: run it as"),
-        (("min_p=0.05",), "measured at min_p=0, not 0.05: run it as"),  # which older ones do not record
+        (("top_p=0.5",), "measured at top_p=1, not 0.5: run with"),
+        (("top_k=3",), "measured at top_k=0, not 3: run with"),
+        (("min_p=0.05",), "measured at min_p=0, not 0.05: run with"),  # which older ones do not record
         (("draft=prompt_lookup",), "on drafts of embedded/tiny-draft, not of prompt_lookup: run"),
         (("draft=lm", "draft.model.path=embedded/tiny-copier", "top_p=0.9"),
          "at top_p=1, not 0.9 and on drafts of embedded/tiny-draft, not of embedded/tiny-copier:"),
@@ -163,7 +163,9 @@ def test_the_way_to_another_sampling_is_a_command() -> None:
     assert given == own | {"top_k": 0, "top_p": 0.5, "min_p": 0.0}
     with pytest.raises(UserError, match=options.replace("draft=lm", "min_p=0.1 draft=lm")):
         bound(*RISK, "top_p=0.5", "min_p=0.1")
-    with pytest.raises(UserError, match="run it as it was measured, or set"):  # who has no model
+    with pytest.raises(
+        UserError, match="run with the settings of the calibration, or set"
+    ):  # who has no model
         bound(*RISK, "draft=prompt_lookup")
 
 

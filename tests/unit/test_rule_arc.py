@@ -442,7 +442,7 @@ ARC = ("split=token", "accept=arc", "accept.prune=entropy", "accept.allow_mismat
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("draft.tree=dynamic", "temperature=0"), "at temperature=0 a draft has none"),
+        (("draft.tree=dynamic", "temperature=0"), "drafts at temperature=0 have none"),
         (("draft.tree=sampled",), "use draft.tree=dynamic or draft.tree=static, or accept.prune=none"),
         (("draft=token_recycling",), "draft=token_recycling has none: use accept.prune=none, or"),
     ],
@@ -580,7 +580,7 @@ def test_published_constants_are_for_their_own_model(folder: str, tmp_path: Path
     rule = Arc().bind(run_of({"target": llama}, "token", 0.7))
     assert rule.known.setting.constants == Constants(4.32e-4, 22.75, 3.123)
     assert rule.known.embeddings.scale is None, "sigma comes from the model's own embeddings"
-    with pytest.raises(UserError, match="paper-qwen3-8b is for Qwen/Qwen3-8B"):
+    with pytest.raises(UserError, match="paper-qwen3-8b was calibrated for Qwen/Qwen3-8B"):
         Arc(calibration="paper-qwen3-8b").bind(run_of({"target": llama}, "token", 0.7))
     with pytest.raises(UserError, match="has no calibration"):
         Arc().bind(run_of(FACTS, "token", 1.0))
@@ -614,7 +614,7 @@ def test_prompts_that_were_calibrated_on_are_refused(tmp_path: Path) -> None:
     rule = Arc(calibration=str(tmp_path / "arc")).bind(run_of(FACTS, "token", 1.0))
     kit = toy_kit(rule, target, Sampling(1.0), 0)
     rule.open(dataclasses.replace(kit, prompt="another"))
-    with pytest.raises(UserError, match="calibrated on"):
+    with pytest.raises(UserError, match="part of the calibration"):
         rule.open(dataclasses.replace(kit, prompt="known"))
 
 

@@ -207,9 +207,9 @@ def test_the_target_s_steps_serve_the_free_score_too(tmp_path: Path) -> None:
     [
         ({"sure": 0.1}, "above 0"),
         ({"threshold": float("nan")}, "above 0"),
-        ({"risk": 0.05}, "go together"),
-        ({"calibration": "x", "risk": 0.05, "sure": -1}, "leave sure="),
-        ({"least": 0.1}, "of a guarantee"),
+        ({"risk": 0.05}, "only together"),
+        ({"calibration": "x", "risk": 0.05, "sure": -1}, "leave accept.sure="),
+        ({"least": 0.1}, "these need accept.calibration="),
         ({"calibration": "x", "risk": 2.0}, "more than 0"),
     ],
 )

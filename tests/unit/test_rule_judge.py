@@ -148,7 +148,7 @@ def test_digits_that_are_no_tokens_are_refused(tmp_path: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     template = small.QWQ_TEMPLATE
     text = Text(small.save(tmp_path, tokenizer, ["<|im_end|>"], template, "<|im_end|>"))
-    with pytest.raises(UserError, match=r"does not make each digit.*accept=logprob"):
+    with pytest.raises(UserError, match=r"does not give each digit.*accept=logprob"):
         Judge().open(kit_of(text))
 
 

@@ -163,7 +163,7 @@ def test_the_threshold_on_embeddings_decides(encoder: Path) -> None:
 
 def test_models_that_cannot_be_loaded_are_refused(tmp_path: Path) -> None:
     model = ModelConfig(path=str(tmp_path))
-    with pytest.raises(UserError, match="no encoder can be loaded"):
+    with pytest.raises(UserError, match="cannot load an encoder"):
         Lookahead(compare="embedding", model=model).bind(run_of({}, "paragraph", 0.6))
 
 

@@ -125,5 +125,5 @@ def test_folders_without_a_reward_model_are_refused(model: Any) -> None:
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.1, float("nan")])
 def test_wrong_options_are_refused(threshold: float) -> None:
-    with pytest.raises(UserError, match="rewards go from 0 to 1"):
+    with pytest.raises(UserError, match="give a reward from 0 to 1"):
         Rsd(threshold=threshold)

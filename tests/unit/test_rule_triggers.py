@@ -149,5 +149,5 @@ def test_salvage_is_refused() -> None:
         engine=Hf(),
         salvage=True,
     )
-    with pytest.raises(UserError, match="nothing to salvage"):
+    with pytest.raises(UserError, match="nothing can be salvaged"):
         check(config)

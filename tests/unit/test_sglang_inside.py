@@ -354,11 +354,11 @@ def test_a_run_that_fits_is_solved_inside() -> None:
     [
         (("accept=logprob", "ahead=true"), {}, "ahead=true"),
         (("accept=logprob", "answer_by=target"), {}, "answer_by=target"),
-        (("accept=random",), {}, "accept=random is not among the server's rules"),
-        (("accept=semantic_plus",), {"rules": ["logprob"]}, "(logprob)"),
+        (("accept=random",), {}, "no rule accept=random"),
+        (("accept=semantic_plus",), {"rules": ["logprob"]}, "(it has logprob)"),
         (("accept=semantic_plus", "accept.features=paper"), {}, "accept.features"),
-        (("accept=logprob", "split=sentence"), {}, "split by paragraph, not by sentence"),
-        (("accept=logprob",), {"draft": "owner/other"}, "drafts by owner/other"),
+        (("accept=logprob", "split=sentence"), {}, "splits steps by paragraph, not sentence"),
+        (("accept=logprob",), {"draft": "owner/other"}, "drafts with owner/other"),
         (("accept=logprob", "split=token"), {}, "split=token"),
     ],
 )
@@ -374,13 +374,13 @@ def test_another_probe_is_noticed() -> None:
     source = ProbeSource("embedded/probe-tiny-target-plus")
     assert why_not(made, THERE, {"target": source}) == ""
     other = {**THERE, "probes": {"target": "0123456789abcdef"}}
-    assert "holds another target probe" in why_not(made, other, {"target": source})
+    assert "loaded another target probe" in why_not(made, other, {"target": source})
     named = config("accept=semantic_plus", "accept.target_probe=embedded/probe-tiny-target-plus")
-    assert "holds another target probe" in why_not(named, THERE, {"target": source})
+    assert "loaded another target probe" in why_not(named, THERE, {"target": source})
 
 
 def test_without_such_a_server_it_is_the_loop_outside() -> None:
-    assert "no small model" in why_not(config(), None, {})
+    assert "no draft model" in why_not(config(), None, {})
     assert identity.inside({}) is None and identity.inside({"internal_states": [{}]}) is None
     state = {"semspec": THERE}
     assert identity.inside({"internal_states": [state, state]}) == THERE
@@ -396,8 +396,8 @@ def test_lossless_tokens_go_to_a_server_that_drafts() -> None:
     assert why_not(made, THERE, {}) == ""
     assert asked_of(made, made.accept, THERE) == {"accept": "lossless"}
     assert described(made, THERE).startswith("inside: the server drafts tokens by ")
-    assert "no small model" in why_not(made, None, {})
-    assert "drafts by" in why_not(
+    assert "no draft model" in why_not(made, None, {})
+    assert "drafts with" in why_not(
         config(*tokens, "draft.model.path=embedded/tiny-target"), THERE, {}
     )
     for refused in (
@@ -407,7 +407,7 @@ def test_lossless_tokens_go_to_a_server_that_drafts() -> None:
         (*URL, "accept=lossless", "split=paragraph"),
         (*URL, "accept=typical"),
     ):
-        with pytest.raises(UserError, match="reads probs, which engine=sglang cannot give"):
+        with pytest.raises(UserError, match="needs probs, which engine=sglang cannot return"):
             configuration("draft=tiny", *tokens, *refused)
     own = configuration("draft=tiny", *tokens, "engine=sglang")  # it starts one that drafts
     assert not own.engine.connects
@@ -421,7 +421,7 @@ def test_a_server_of_its_own_is_not_started_for_what_cannot_be_done_inside(
     monkeypatch.setattr(Sglang, "check_machine", lambda *_: None)  # no SGLang is installed here
     tokens = ("draft=tiny", "accept=lossless", "split=token", "answer_by=target")
     config = configuration(*tokens, "engine=sglang")
-    with pytest.raises(UserError, match="verified inside a server that drafts") as refused:
+    with pytest.raises(UserError, match="only a server that drafts") as refused:
         Loaded(config)
     assert "\n" not in str(refused.value)
 
@@ -435,7 +435,7 @@ def test_the_option_is_checked() -> None:
         *URL, "engine.inside=true", "accept=logprob", "salvage=true", "nested=lm"
     )
     assert inside.engine.inside is True
-    with pytest.raises(UserError, match="salvage=true reads probs"):
+    with pytest.raises(UserError, match="salvage=true needs probs"):
         configuration(*URL, "accept=logprob", "salvage=true")
 
 

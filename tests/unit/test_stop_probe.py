@@ -191,7 +191,7 @@ def test_what_cannot_be_is_refused_in_a_line(tmp_path: Path) -> None:
     assert head.bind(run_of()).head.span == "step"
     assert described_stop(head)["options"]["probe"] == StopProbe.example().digest
     for stop, changes, told in (
-        (Probed(), {}, "stop=probe needs a trained head: make one with python -m semspec.calib"),
+        (Probed(), {}, "stop=probe needs a trained head: train one with python -m semspec.calib"),
         (replace(head, probe=str(tmp_path / "probe")), {}, "'probe', not a stop_probe"),
         (replace(head, answer="So: "), {}, r"measured with stop\.answer=.*train one with"),
         (head, {"split": "sentence"}, "with split=paragraph, not split=sentence"),
@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused_in_a_line(tmp_path: Path) -> None:
     blind: Any = SimpleNamespace(
         engine=SimpleNamespace(offers=frozenset()), engine_choice="engine=x"
     )
-    with pytest.raises(UserError, match="stop=probe reads pooled, which engine=x cannot give"):
+    with pytest.raises(UserError, match="stop=probe needs pooled, which engine=x cannot return"):
         head.check_setup(blind)
 
 

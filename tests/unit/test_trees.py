@@ -159,9 +159,9 @@ def test_one_pass_a_level_over_its_new_nodes_alone(kind: str, temperature: float
             "draft=lm tree=bushy split=token accept=lossless",
             "give chain, static, dynamic or sampled",
         ),
-        ("draft=lm tree=static tree_nodes=0 split=token accept=lossless", "at least 1 of each"),
+        ("draft=lm tree=static tree_nodes=0 split=token accept=lossless", "at least 1 for each"),
         ("draft=lm tree=static split=paragraph accept=lossless", "use split=token, or tree=chain"),
-        ("draft=lm tree=static split=token accept=logprob", "judges chains alone"),
+        ("draft=lm tree=static split=token accept=logprob", "judges only chains"),
         ("draft=lm tree=static split=token accept=lossless ahead=true", "leave ahead=true out"),
     ],
 )
