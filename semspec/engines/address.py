@@ -32,7 +32,7 @@ class Address:
             port = 0
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
             shown = without_passwords(url)
-            raise UserError(f"'{shown}' is no server's address: give http://HOST:PORT")
+            raise UserError(f"'{shown}' is not a server's address: give http://HOST:PORT")
         tls, signed = parts.scheme == "https", ""
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"

@@ -95,7 +95,7 @@ def build_bridge(
         filler = _filler(draft) if ours.keys() - theirs else 0  # padding never occurs in a text
     elif not 0 <= filler < draft_size:
         raise UserError(
-            f"filler {filler} is no token of '{draft.name}': choose 0..{draft_size - 1}"
+            f"filler {filler} is not a token of '{draft.name}': choose 0..{draft_size - 1}"
         )
     to_draft = [filler if d == NONE else d for d in paired]
     if draft.eos is not None:
@@ -120,8 +120,8 @@ def _check_ordinary(
             found.append(f"only '{text.name}' has {len(only)} ({some}{dots})")
     if found:
         raise UserError(
-            f"the ordinary tokens of '{target.name}' and '{draft.name}' do not agree: "
-            f"{'; '.join(found)}: choose a draft model of the target's family"
+            f"the ordinary tokens of '{target.name}' and '{draft.name}' differ:"
+            f" {'; '.join(found)}: choose a draft model of the target's family"
         )
 
 

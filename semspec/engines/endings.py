@@ -26,7 +26,8 @@ def why(log: Path) -> str:
     last = (telling or lines or ["its log is empty"])[-1][:300]
     if NO_TRITON in last:
         last += (
-            "; SGLang imports triton, which this torch did not bring: install SGLang with the torch that it asks for"
-            " (a CUDA build), or, on a CPU, go on as docs/sglang.md says of triton, or use engine=hf"
+            "; SGLang needs triton, which this torch does not include: install SGLang with the"
+            " torch that it requires (a CUDA build), follow docs/sglang.md on triton for a CPU,"
+            " or use engine=hf"
         )
     return last

@@ -36,7 +36,8 @@ class Hf(EngineBase):
     def __post_init__(self) -> None:
         if self.threads < 0 or self.chunk < 1:
             raise UserError(
-                f"threads={self.threads}, chunk={self.chunk}: threads is at least 0, chunk 1"
+                f"threads={self.threads}, chunk={self.chunk}: give threads of at least 0,"
+                " chunk of at least 1"
             )
 
     @classmethod
@@ -61,8 +62,8 @@ class Hf(EngineBase):
             raise lacking
         if self.device == "auto" and (gpus := memory.visible_gpus()):
             LOG.warning(
-                "%s is there, but torch cannot use CUDA, and engine=hf runs on the CPU: install a driver and a"
-                " torch that go together (device=cpu says that this is meant)",
+                "%s found, but torch cannot use CUDA, so engine=hf runs on the CPU:"
+                " install a driver and a torch that match (device=cpu silences this)",
                 gpus[0].name,
             )
 
@@ -128,7 +129,7 @@ def _lacking(models: Mapping[Role, ModelConfig], width: int) -> UserError | None
         return None
     verb = "need" if len(sizes) > 1 else "needs"
     return UserError(
-        f"{' and '.join(sizes)} {verb} {memory.gib(needed)} of memory, this machine has"
-        f" {memory.gib(there)} and no GPU that could be used: choose a smaller model,"
-        " or a machine with a GPU"
+        f"{' and '.join(sizes)} {verb} {memory.gib(needed)} of memory, but this machine has"
+        f" {memory.gib(there)} and no usable GPU: choose a smaller model, or a machine with"
+        " a GPU"
     )

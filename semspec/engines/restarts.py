@@ -126,7 +126,7 @@ class Restarts:
             self._running[number] = servers.start(before.planned, before.log.parent)
             state.at = "loading"
         except OSError as error:  # no memory, or no room for its log
-            self._plan(before, state, f"cannot be started ({error})")
+            self._plan(before, state, f"could not be started ({error})")
 
     def _plan(self, one: Running, state: _State, ended: str) -> None:
         """Schedule the next restart of a server that has ended, or give it up after the last one."""
@@ -135,9 +135,7 @@ class Restarts:
             state.tries = 0
         if state.tries == most:
             state.at = "given_up"
-            state.why = (
-                f"it {ended}: see {one.log}; it was started {most} times in a row, and is not again"
-            )
+            state.why = f"it {ended}: see {one.log}; gave up after {most} restarts in a row"
         else:
             pause = self._pauses[state.tries]
             state.at, state.due, state.tries = "waiting", now + pause, state.tries + 1

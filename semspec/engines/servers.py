@@ -194,8 +194,8 @@ def is_too_old(version: str) -> bool:
 def check_python(python: str, gpu: str = "") -> None:
     """Raise UserError unless this Python has an SGLang that can run here; ``gpu`` names the GPU, if there is one."""
     ways = (
-        f"{INSTALL}, name servers with engine.target_url=... engine.draft_url=..., or start them with"
-        " another Python: python -m semspec.launch python=PATH start=true"
+        f"{INSTALL}, give running servers with engine.target_url=... engine.draft_url=..., or"
+        " start servers with another Python: python -m semspec.launch python=PATH start=true"
     )
     try:
         done = subprocess.run(
@@ -208,16 +208,17 @@ def check_python(python: str, gpu: str = "") -> None:
         )
         told = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise UserError(f"{python} cannot be asked for its SGLang ({error}): {ways}") from error
+        raise UserError(f"cannot look for SGLang with {python} ({error}): {ways}") from error
     version = told["sglang"]
     if version is None:
-        raise UserError(f"SGLang is not installed for {python}: {ways}")
+        raise UserError(f"SGLang is not installed in {python}: {ways}")
     if is_too_old(version):
-        raise UserError(f"SGLang {version} of {python} is too old: {ways}")
+        raise UserError(f"SGLang {version} in {python} is too old: {ways}")
     if gpu and not told["cuda"]:
         raise UserError(
-            f"{gpu} is there, but torch cannot use CUDA ({told['why'] or 'no device'}): install a"
-            f" driver and a torch that go together, use engine=hf, or go on without a GPU by {VISIBLE}="
+            f"{gpu} found, but torch cannot use CUDA ({told['why'] or 'no device'}):"
+            " install a driver and a torch that match, use engine=hf, or run without a GPU"
+            f" by setting {VISIBLE}="
         )
 
 
@@ -346,7 +347,9 @@ def _check_free(one: Planned) -> None:
             tried.bind((one.host, one.port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:  # SGLang itself reports any other error
-            raise UserError(f"{one.url} is taken: give another {one.role}_port=") from error
+            raise UserError(
+                f"{one.url} is already in use: give another {one.role}_port="
+            ) from error
 
 
 def _await(one: Running, wait: float, tell: Tell) -> None:
@@ -359,7 +362,7 @@ def _await(one: Running, wait: float, tell: Tell) -> None:
             tell(f"the {role}'s server is ready after {took:.0f} s")
             return
         if took > wait:
-            raise UserError(f"the {role}'s server does not answer within {wait:g} s: see {one.log}")
+            raise UserError(f"the {role}'s server did not answer within {wait:g} s: see {one.log}")
         if time.monotonic() - told >= TELL:
             told = time.monotonic()
             tell(f"the {role}'s server is loading its model: {took:.0f} s")

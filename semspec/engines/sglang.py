@@ -86,33 +86,43 @@ class Sglang(EngineBase):
             object.__setattr__(self, "offers", self.offers | {What.PROBS})
         if self.inside is True and not self.connects:
             raise UserError(
-                "inside=true is for servers that run already: name one that drafts inside with engine.target_url="
-                " (docs/sglang.md)"
+                "engine.inside=true needs a running server that drafts: give its address"
+                " with engine.target_url= (docs/sglang.md)"
             )
         if self.timeout <= 0 or self.patience < 0:
-            raise UserError("engine.timeout is above 0 seconds, engine.patience at least 0")
+            raise UserError(
+                f"engine.timeout={self.timeout}, engine.patience={self.patience}: give a"
+                " timeout above 0 seconds, and a patience of at least 0"
+            )
         for name in ("target_memory", "draft_memory"):
             share = getattr(self, name)
             if share is not None and not 0 < share < 1:
-                raise UserError(f"engine.{name}={share}: give a share of the memory")
+                raise UserError(
+                    f"engine.{name}={share}: give a share of the memory, above 0 and below 1"
+                )
         if self.replicas < 1:
-            raise UserError(f"engine.replicas={self.replicas}: give how many servers of the target are started, 1 or more")  # fmt: skip
+            raise UserError(f"engine.replicas={self.replicas}: give the number of target servers to start,"
+" 1 or more")  # fmt: skip
         if self.connects and self.replicas > 1:
             raise UserError(
-                "engine.replicas is for servers that a run starts; of servers that are there name all"
-                " (engine.target_url=[URL,URL]), or leave engine.target_url and engine.draft_url out"
+                f"engine.replicas={self.replicas} applies only to servers that the run"
+                " starts: list your servers instead (engine.target_url=[URL,URL]), or leave"
+                " engine.target_url and engine.draft_url out"
             )
         if self.replicas > 1 and not self._places:
             raise UserError(
-                f"engine.replicas={self.replicas} are placed on GPUs of their own: leave --tp-size and the like out of"
-                " engine.server_args, or start each by semspec.launch and name all (engine.target_url=[URL,URL])"
+                f"engine.replicas={self.replicas}: semspec places each replica on its own"
+                " GPUs: leave --tp-size and the like out of engine.server_args, or start"
+                " each server with semspec.launch and list them"
+                " (engine.target_url=[URL,URL])"
             )
         if not isinstance(self.server_args, Mapping | None):
             raise UserError(f"engine.server_args={self.server_args}: give {{name: value, ...}}")
         if self.connects and self.server_args:
             raise UserError(
-                "engine.server_args are for servers that a run starts; one that is there has its own: leave"
-                " them out, or leave engine.target_url and engine.draft_url out"
+                "engine.server_args apply only to servers that the run starts, not to"
+                " running ones: leave them out, or leave engine.target_url and"
+                " engine.draft_url out"
             )
 
     def verifies(self, setup: Setup) -> tuple[bool, str]:
@@ -123,7 +133,10 @@ class Sglang(EngineBase):
         if self.inside is False:
             return (
                 False,
-                "leave engine.inside=false out: a server that drafts verifies tokens by itself (docs/sglang.md)",
+                (
+                    "leave engine.inside=false out (a server that drafts verifies tokens by itself,"
+                    " see docs/sglang.md)"
+                ),
             )
         return True, ""
 
@@ -153,7 +166,7 @@ class Sglang(EngineBase):
         try:
             gpus = memory.visible_gpus()
         except memory.DriverError as error:
-            return 0, str(error).partition(": mend it")[0]
+            return 0, str(error).partition(": repair it")[0]
         if not gpus:
             return 0, "no GPU here"
         if (version := servers.installed()) is None:
@@ -313,7 +326,9 @@ class Sglang(EngineBase):
         from semspec.engines._sglang.server import BLIP, Server
 
         if self.roles is not None and role not in self.roles:
-            raise UserError(f"engine=sglang runs a target and a draft, no {role}: use engine=hf")
+            raise UserError(
+                f"engine=sglang runs a target and a draft, but no {role}: use engine=hf"
+            )
         folder = locate(folder_or_repo, revision)
         expected = Expected.of(folder)
         patience = min(self.patience, BLIP)
@@ -323,8 +338,8 @@ class Sglang(EngineBase):
             places.append(Server(url, self.timeout, patience, told))
         if not places:
             raise UserError(
-                f"engine.{role}_url is missing: name a server of {expected.name}, or start one with"
-                " python -m semspec.launch"
+                f"engine.{role}_url is missing: give the address of a server of"
+                f" {expected.name}, or start one with python -m semspec.launch"
             )
         patience = max(self.patience - BLIP, 0.0)
         return SglangEngine(

@@ -170,9 +170,7 @@ class Toy(EngineBase):
         role: Role = "target",
         probes: Sequence[str] = (),
     ) -> ToyEngine:
-        raise UserError(
-            "engine=toy knows neither text nor weights, it is there for tests: use engine=hf"
-        )
+        raise UserError("engine=toy is only for tests and has no text or weights: use engine=hf")
 
     def models(self) -> Mapping[str, ToyEngine]:
         """Return a target and a draft."""

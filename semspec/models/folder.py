@@ -17,7 +17,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         return foreign.read_object(path, way_out=AGAIN, finite=False)
     except foreign.MissingFileError as error:
-        raise UserError(f"no {path.name} in {path.parent}: is it a model's folder?") from error
+        raise UserError(f"{path.parent} has no {path.name}: give a model's folder") from error
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -34,17 +34,22 @@ def weight_files(folder: Path) -> list[Path]:
         if stray := [name for name in names if Path(name).name != name]:
             raise UserError(f"{index} points outside its folder ({stray[0]}): do not trust it")
         if missing := [name for name in names if not (folder / name).exists()]:
-            raise UserError(f"{folder} lacks {missing[0]}: the download is incomplete, repeat it")
+            raise UserError(
+                f"{folder} lacks {missing[0]}: the download is incomplete, download it again"
+            )
         return [folder / name for name in names]
     single = folder / "model.safetensors"
     found = [single] if single.exists() else sorted(folder.glob("*.safetensors"))
     if len(found) == 1:
         return found
     if found:
-        raise UserError(f"{len(found)} safetensors files in {folder} and no {index.name}")
+        raise UserError(
+            f"{folder} has {len(found)} safetensors files and no {index.name}: download the"
+            " model again"
+        )
     if any(next(folder.glob(pattern), None) for pattern in PICKLES):
         raise UserError(
-            f"{folder} has pickled weights only, which are never read: convert them to safetensors "
-            "(save_pretrained does) or choose a revision that has them"
+            f"{folder} has only pickled weights, which are never read: convert them to"
+            " safetensors (save_pretrained does) or choose a revision that has them"
         )
-    raise UserError(f"no model.safetensors in {folder}: download or train the model first")
+    raise UserError(f"{folder} has no model.safetensors: download or train the model first")

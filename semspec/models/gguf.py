@@ -50,7 +50,7 @@ def convert(source: Path, folder: Path) -> None:
     if found != (ARCHITECTURE, PRE_TOKENIZER):
         raise UserError(
             f"{source} has the architecture {found[0]} and the tokenizer {found[1]}: only"
-            f" {ARCHITECTURE} with {PRE_TOKENIZER} is converted"
+            f" {ARCHITECTURE} with {PRE_TOKENIZER} can be converted"
         )
     tied = all(tensor.name != "output.weight" for tensor in reader.tensors)
     write_json(folder / "config.json", _config(told, tied))

@@ -93,13 +93,12 @@ def locate(
     on_hub = not folder.is_dir()
     if on_hub:
         if folder.exists():
-            raise UserError(
-                f"{folder} is a file: point {wanted.option} at the folder that holds it"
-            )
+            raise UserError(f"{folder} is a file: point {wanted.option} at its folder")
         if name.startswith((".", "/", "~")) or name.count("/") != 1:
             raise UserError(
-                f"no {wanted.noun} folder {name}: download or train the {wanted.noun} first, "
-                f"or point {wanted.option} at a local folder or a Hub repository (owner/name)"
+                f"{wanted.noun} folder {name} does not exist: download or train the"
+                f" {wanted.noun} first, or point {wanted.option} at a local folder or a Hub"
+                " repository (owner/name)"
             )
         folder = snapshot(name, revision, wanted, access or Access())
     if wanted.noun == MODEL.noun:
@@ -117,7 +116,7 @@ def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) ->
     from huggingface_hub import constants
 
     if revision is not None and not _REVISION.fullmatch(revision):
-        raise UserError(f"'{revision}' is no revision: give a branch, a tag or a commit")
+        raise UserError(f"'{revision}' is not a valid revision: give a branch, a tag or a commit")
     at = f"{repo} at revision {revision}" if revision else repo
     with hub_errors(repo, at, wanted):
         cache = _Cache(repo, wanted, access)
@@ -141,8 +140,9 @@ def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) ->
                 error.path.unlink(missing_ok=True)
                 if last:
                     raise UserError(
-                        f"{error.path.name} of {at} was changed on its way or on this disk: its"
-                        " content is not what the Hub lists, and was removed; try again later"
+                        f"{error.path.name} of {at} was corrupted in the download or on"
+                        " this disk (its content differs from the Hub's listing) and was"
+                        " removed: try again later"
                     ) from error
     raise AssertionError("unreachable")
 
@@ -152,12 +152,12 @@ def _offline(cache: _Cache, at: str, revision: str | None, access: Access) -> Pa
 
     wanted = cache.wanted
     commit = cache.resolved(revision or "main")
-    why = "local files are asked for" if access.local_only else "the Hub cannot be reached"
+    why = "only local files are allowed" if access.local_only else "the Hub cannot be reached"
     why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else why
     options = "--repo-type dataset " if wanted.repo_type == "dataset" else ""
     options += f"--revision {revision} " if revision else ""
     ways = (
-        f"run 'hf download {options}{cache.repo}' where there is a network, or point"
+        f"run 'hf download {options}{cache.repo}' on a machine with network access, or point"
         f" {wanted.option} at a local folder"
     )
     if commit is None or not cache.folder(commit).is_dir():
@@ -167,11 +167,11 @@ def _offline(cache: _Cache, at: str, revision: str | None, access: Access) -> Pa
         lacking = cache.named_but_absent(commit)
     if lacking:
         shown = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" * (len(lacking) > 3))
-        raise UserError(f"{at} is downloaded in part only ({shown} missing) and {why}: {ways}")
+        raise UserError(f"{at} is only partly downloaded ({shown} missing) and {why}: {ways}")
     try:
         return cache.checked(commit, at)
     except _ChangedError as error:
-        message = f"{error.path} is not what the Hub had listed, and {why}: {ways}"
+        message = f"{error.path} differs from the Hub's listing, and {why}: {ways}"
         raise UserError(message) from error
 
 
@@ -262,8 +262,9 @@ def check_room(stocks: Iterable[Stock | None]) -> None:
     free = shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
     if missing > free:
         raise UserError(
-            f"{missing / GIB:.1f} GiB are to be downloaded, and {folder} has {free / GIB:.1f} GiB free:"
-            " set HF_HOME to a folder on a larger disk, or free space ('hf cache ls' shows what is there)"
+            f"the download needs {missing / GIB:.1f} GiB, but {folder} has only"
+            f" {free / GIB:.1f} GiB free: set HF_HOME to a folder on a larger disk, or free"
+            " space ('hf cache ls' lists what is there)"
         )
 
 

@@ -66,7 +66,7 @@ def _check_plain(path: Path) -> None:
     if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
         raise UserError(f"{path} is not a regular file: {AGAIN}")
     if state.st_size > LARGEST_FILE and path.suffix != ".safetensors":
-        raise UserError(f"{path} has {state.st_size:,} bytes, which no such file needs: {AGAIN}")
+        raise UserError(f"{path} has {state.st_size:,} bytes, too many for such a file: {AGAIN}")
 
 
 def check_sizes(path: Path, config: Mapping[str, Any]) -> None:
@@ -76,7 +76,7 @@ def check_sizes(path: Path, config: Mapping[str, Any]) -> None:
             value = part.get(name)
             if isinstance(value, int) and not 0 <= value <= most:
                 shown = value if abs(value) < 10**20 else "a number of many digits"
-                raise UserError(f"{path}: {name} is {shown}, and at most {most:,}: {AGAIN}")
+                raise UserError(f"{path}: {name} is {shown}, above the limit of {most:,}: {AGAIN}")
 
 
 def _parts(config: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
@@ -95,8 +95,8 @@ def _check_fit(path: Path, config: Mapping[str, Any], weights: Iterable[Path]) -
         most = width * max(sizes.get("vocab_size", 0), sizes.get("intermediate_size", 0))
         if layers > tensors or most > bits:
             raise UserError(
-                f"{path} does not belong to the weights beside it ({tensors:,} tensors of"
-                f" {bits // 8:,} bytes hold no such model): {AGAIN}"
+                f"{path} does not match the weights beside it ({tensors:,} tensors of"
+                f" {bits // 8:,} bytes are not such a model): {AGAIN}"
             )
 
 

@@ -99,7 +99,8 @@ def _ask_driver() -> str:
 
 def _silent(why: str) -> DriverError:
     return DriverError(
-        f"NVIDIA's driver does not answer ({SMI}: {why[:200]}): mend it, or go on without a GPU by {VISIBLE}="
+        f"NVIDIA's driver does not answer ({SMI}: {why[:200]}): repair it, or run without a"
+        f" GPU by setting {VISIBLE}="
     )
 
 

@@ -90,7 +90,9 @@ def place(
     for role, chosen in fixed.items():
         if strange := [index for index in chosen if index not in known]:
             there = ", ".join(map(str, sorted(known)))
-            raise UserError(f"{role}_gpu: there is no GPU {strange[0]} here; there is {there}")
+            raise UserError(
+                f"{role}_gpu={strange[0]}: this machine has no such GPU; it has {there}"
+            )
     for devices in _layouts(sizes, gpus, fixed):
         for chunk in CHUNKS:
             placed = _fill(sizes, gpus, devices, chunk)
@@ -183,12 +185,15 @@ def _too_small(
         ways.append(f"give max_new_tokens={longest} or less")
     enough = None if fixed else _enough_gpus(sizes, gpus, tokens)
     if fixed:
-        ways.append("give them other GPUs")
+        ways.append("choose other GPUs")
     if enough:
         ways.append(f"use {enough} such GPUs")
     if any(role.startswith(REPLICA) for role in sizes):
         ways.append("start fewer replicas")
-    return f"{_needs(sizes, tokens, len(sizes))}, and here {here} with {each}: {', or '.join([*ways, SMALLER])}"
+    return (
+        f"{_needs(sizes, tokens, len(sizes))}, but this machine has {here} with {each}:"
+        f" {', or '.join([*ways, SMALLER])}"
+    )
 
 
 def needed(sizes: Mapping[Role, ModelSize], tokens: int, servers: int) -> int:
@@ -208,8 +213,9 @@ def check_device(sizes: Mapping[Role, ModelSize], free: int, device: str, tokens
     """Raise UserError, with a remedy, if models do not fit on the one device of engine=hf."""
     if needed(sizes, tokens, servers=1) > free:
         raise UserError(
-            f"{_needs(sizes, tokens, servers=1)}, and {device}, the one device of engine=hf, has"
-            f" {gib(free)} free: use engine=sglang, which splits a model over several GPUs, or {SMALLER}"
+            f"{_needs(sizes, tokens, servers=1)}, but engine=hf uses one device, and"
+            f" {device} has {gib(free)} free: use engine=sglang, which splits a model over"
+            f" several GPUs, or {SMALLER}"
         )
 
 

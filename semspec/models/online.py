@@ -39,12 +39,14 @@ def list_files(
         listed_hash = file.lfs.sha256 if file.lfs is not None else file.blob_id
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name or not name.isprintable():
-            raise UserError(f"{repo} lists {name[:80]!a}, which is no name of a file: not loaded")
+            raise UserError(
+                f"{repo} lists {name[:80]!a}, which is not a valid file name: not loaded"
+            )
         if not isinstance(size, int) or not HASH.fullmatch(str(listed_hash)):
-            raise UserError(f"{repo}: the Hub does not tell size and hash of {name}: not loaded")
+            raise UserError(f"{repo}: the Hub gives no size and hash for {name}: not loaded")
         listing[name] = (size, str(listed_hash))
     if not COMMIT.fullmatch(commit):
-        raise UserError(f"{repo}: the Hub tells no commit, but {commit[:80]!a}: not loaded")
+        raise UserError(f"{repo}: the Hub gives {commit[:80]!a} instead of a commit: not loaded")
     return commit, listing
 
 

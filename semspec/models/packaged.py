@@ -91,16 +91,16 @@ def check_installed(path: str) -> None:
     """Raise UserError if ``packaged/NAME`` does not exist or a package it needs is not installed."""
     name = path.removeprefix(PACKAGED)
     if name not in MODELS:
-        raise UserError(f"no packaged model '{name}': there is {', '.join(MODELS)}")
+        raise UserError(f"no packaged model '{name}': choose {', '.join(MODELS)}")
     source = MODELS[name]
     if _version(source) is None:
-        raise UserError(f"{path} comes with the package {source.package}: {source.install}")
+        raise UserError(f"{path} needs the package {source.package}: {source.install}")
     if _is_whole(folder_of(path)):
         return
     if not _file_of(source).is_file():
         raise UserError(f"{source.package} has no {source.file}: {source.install}")
     if importlib.util.find_spec("gguf") is None:
-        raise UserError(f"{path} is read with the package gguf: {source.install}")
+        raise UserError(f"{path} needs the package gguf: {source.install}")
 
 
 def convert_once(path: str) -> None:
@@ -121,8 +121,8 @@ def convert_once(path: str) -> None:
                 _convert(name, source, file, folder)
     except OSError as error:
         raise UserError(
-            f"cannot write {folder}: {error.strerror or error}; free space there, or set HF_HOME to a"
-            " folder that can be written"
+            f"cannot write {folder}: {error.strerror or error}; free space there, or set"
+            " HF_HOME to a writable folder"
         ) from error
 
 

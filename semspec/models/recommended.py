@@ -62,6 +62,7 @@ def _number(path: Path, name: str, value: object) -> float:
     number = whole or (isinstance(value, float) and name != "top_k")
     if not number or not least <= value <= most:  # type: ignore[operator]
         raise UserError(
-            f"{path} recommends {name}={ascii(value)[:40]}, which is none: give {name}= yourself"
+            f"{path} recommends {name}={ascii(value)[:40]}, which is not valid: give"
+            f" {name}= yourself"
         )
     return float(value)  # type: ignore[arg-type]

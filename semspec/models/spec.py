@@ -60,7 +60,7 @@ def spec_of(folder: Path, raw: Mapping[str, Any], max_context: int) -> Spec:
         known = ", ".join(families.DEFAULTS)
         raise UserError(f"engine=hf runs {known}, not model type '{str(family)[:40]}'; {ELSEWHERE}")
     if raw.get("quantization_config"):
-        raise UserError(f"engine=hf does not run quantised weights ({folder}); {ELSEWHERE}")
+        raise UserError(f"engine=hf does not support quantised weights ({folder}); {ELSEWHERE}")
     try:
         return _spec(folder, raw, family, families.read(raw), max_context)
     except UserError:
@@ -71,7 +71,7 @@ def spec_of(folder: Path, raw: Mapping[str, Any], max_context: int) -> Spec:
 
 def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_context: int) -> Spec:
     if (act := config.hidden_act) != "silu":
-        raise UserError(f"engine=hf does not know hidden_act={str(act)[:40]}; {ELSEWHERE}")
+        raise UserError(f"engine=hf does not support hidden_act={str(act)[:40]}; {ELSEWHERE}")
     trained = int(config.max_position_embeddings)
     if max_context < 0 or max_context > trained:
         raise UserError(
@@ -83,7 +83,7 @@ def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_co
     head_dim = config.head_dim
     if not 1 <= head_dim <= LARGEST_HEAD:
         shown = str(head_dim)[:40]
-        raise UserError(f"{folder / 'config.json'} has head_dim={shown}, which is none")
+        raise UserError(f"{folder / 'config.json'} has head_dim={shown}, which is not valid")
     frequencies, scale = _rope(config, head_dim)
     bias = bool(config.attention_bias)
     return Spec(
@@ -114,8 +114,8 @@ def _refuse_windows(config: Any, limit: int) -> None:
     slides = any("sliding" in kind for kind in config.layer_types or ["sliding"])
     if window and slides and window < limit:
         raise UserError(
-            f"engine=hf has no sliding-window attention: set max_context to {window} or less, "
-            "where the window does not matter, or use engine=sglang"
+            "engine=hf does not support sliding-window attention: set max_context to"
+            f" {window} or less, where the window has no effect, or use engine=sglang"
         )
 
 
@@ -132,9 +132,9 @@ def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
         # "dynamic" differs only beyond max_position_embeddings, which no context exceeds
         frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     else:
-        raise UserError(f"engine=hf does not know rope_type={str(kind)[:40]}; {ELSEWHERE}")
+        raise UserError(f"engine=hf does not support rope_type={str(kind)[:40]}; {ELSEWHERE}")
     if len(frequencies) != head_dim // 2:
-        raise UserError(f"engine=hf does not know partial rotary embeddings; {ELSEWHERE}")
+        raise UserError(f"engine=hf does not support partial rotary embeddings; {ELSEWHERE}")
     return frequencies.float(), float(scale)
 
 

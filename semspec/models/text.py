@@ -70,7 +70,9 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
     if local:
         check_model(folder, WITHOUT_WEIGHTS.of)
     elif folder.is_absolute() or not _REPOSITORY.fullmatch(name):
-        raise UserError(f"no folder '{name}': give an existing folder or a Hub name (owner/model)")
+        raise UserError(
+            f"folder '{name}' does not exist: give an existing folder or a Hub name (owner/model)"
+        )
     source = str(folder) if local else name
     options: dict[str, Any] = {"revision": revision} if revision and not local else {}
 
@@ -88,7 +90,7 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
     except Exception as reason:  # transformers passes on whatever its parsers raise
         where = f"'{name}'" + (f" (revision {revision})" if revision else "")
         way = "check name and revision, log in with 'hf auth login' for a gated model, or give a local folder"
-        way = "is it a model's folder with its tokenizer files?" if local else way
+        way = "give a model's folder with its tokenizer files" if local else way
         raise UserError(f"no tokenizer in {where}: {way} ({first_line(reason)[:200]})") from reason
     found = None
     with contextlib.suppress(OSError, ValueError):  # it is optional
@@ -176,15 +178,15 @@ class Text:
         Raise UserError for an empty question, a lone surrogate, or if the template is missing or refuses the prompt.
         """
         if not question.strip():
-            raise UserError("the question is empty: there is nothing to solve")
+            raise UserError("the question is empty: give one")
         turns = [turn("system", system)] if system is not None else []
         turns.append(turn("user", question))
-        return self.conversation(turns, "mend the template, or leave the system message out")
+        return self.conversation(turns, "correct the template, or leave the system message out")
 
     def conversation(
         self,
         turns: Sequence[Turn],
-        way_out: str = "mend the template, or leave out what it refuses",
+        way_out: str = "correct the template, or leave out what it refuses",
         told: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[str, list[int]]:
@@ -196,7 +198,7 @@ class Text:
         text = self.rendered(turns, way_out, told, tools)
         ids = self.encode(text)
         if not ids:
-            raise UserError(f"the chat template of '{self.name}' makes an empty prompt: mend it")
+            raise UserError(f"the chat template of '{self.name}' makes an empty prompt: correct it")
         return text, ids
 
     def rendered(
@@ -210,8 +212,8 @@ class Text:
         for text in _texts([*turns, *tools]):
             if half := _SURROGATE.search(text):
                 raise UserError(
-                    f"'{text[: half.end()][-40:]}' ends in half a character (a lone surrogate), which no"
-                    " model can be asked: give text in UTF-8"
+                    f"'{text[: half.end()][-40:]}' ends in half a character (a lone"
+                    " surrogate), which no model can read: give text in UTF-8"
                 )
         if not self.tokenizer.chat_template:
             raise UserError(
@@ -230,13 +232,13 @@ class Text:
         if known := self._asides.get((question, prefill)):
             return known
         if not self.tokenizer.chat_template:
-            raise UserError(f"'{self.name}' has no chat template, so it cannot be asked anything")
+            raise UserError(f"'{self.name}' has no chat template, so it cannot answer questions")
         turns = [turn("user", _TURN), turn("assistant", _TURN), turn("user", question)]
         _, found, text = self._render(turns, "mend the template").rpartition(_TURN)
         if not found or question not in text:
             raise UserError(
-                f"the chat template of '{self.name}' leaves turns out, so the model cannot be asked"
-                " about its own: mend the template"
+                f"the chat template of '{self.name}' drops earlier turns, so the model"
+                " cannot judge its own text: correct the template"
             )
         opened = text.rpartition(question)[2].rstrip().endswith(OPEN)
         if not opened and OPEN in self.added:
@@ -277,7 +279,7 @@ class Text:
             return variables_of(self.tokenizer.get_chat_template())
         except (TemplateRefusedError, ValueError) as reason:
             told = first_line(reason)[:200]
-            raise UserError(f"the chat template of '{self.name}' cannot be read ({told}): mend it") from reason  # fmt: skip
+            raise UserError(f"the chat template of '{self.name}' cannot be read ({told}): correct it") from reason  # fmt: skip
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:

@@ -30,12 +30,12 @@ class Wanted:
     def check(self, names: Collection[str], at: str) -> None:
         """Raise UserError for a repository with refused or strangely named files, or no wanted ones."""
         if self.refuses and (wrong := self.refuses(names)):
-            raise UserError(f"{at} holds {wrong}: it is not loaded; take another {self.noun}")
+            raise UserError(f"{at} contains {wrong}: it is not loaded; use another {self.noun}")
         if strange := [name for name in self.of(names) if not name.isprintable()]:
             # the Hub client's progress bars print their names to the terminal
-            raise UserError(f"{at} holds a file named {strange[0]!r}: take another {self.noun}")
+            raise UserError(f"{at} contains a file named {strange[0]!r}: use another {self.noun}")
         if not self.of(names):
-            raise UserError(f"{at} holds no {self.noun}: check {self.option}")
+            raise UserError(f"{at} contains no {self.noun}: check {self.option}")
 
 
 MODEL = Wanted(

@@ -96,19 +96,21 @@ def _check(where: Mapping[str, Any], shapes: Shapes, spec: Spec, folder: Path) -
     for name, shape in shapes.items():
         if name not in where:
             raise UserError(
-                f"{folder} lacks the tensor {name}: its weights and config.json do not belong "
-                "together, or the download is incomplete"
+                f"{folder} lacks the tensor {name}: its weights do not match config.json,"
+                " or the download is incomplete"
             )
         found = tuple(where[name].get_slice(name).get_shape())
         if found != shape:
             raise UserError(
-                f"{name} in {folder} has shape {list(found)}, config.json says {list(shape)}"
+                f"{name} in {folder} has shape {list(found)}, but config.json says {list(shape)}"
             )
     spare = {*shapes, *(("lm_head.weight",) if spec.tied else ())}
     spare |= {*(SCORE if spec.classifier else ())}
     for name in where:
         if name not in spare and not name.endswith("rotary_emb.inv_freq"):
-            raise UserError(f"{folder} has a tensor {name} that a {spec.family} model has not")
+            raise UserError(
+                f"{folder} has a tensor {name}, which a {spec.family} model does not have"
+            )
 
 
 def interleave(rows: Tensor, head_dim: int) -> Tensor:

@@ -69,14 +69,14 @@ def _parquet(file: Path) -> Iterator[Any]:
         from pyarrow.lib import ArrowException
     except ImportError as e:
         raise UserError(
-            f"{file.name} is parquet, which needs pyarrow: run 'pip install pyarrow', or convert it"
-            " to JSONL and give that file"
+            f"{file.name} is parquet, which needs pyarrow: run 'pip install pyarrow', or"
+            " convert the file to JSONL"
         ) from e
     try:
         for batch in parquet.ParquetFile(file).iter_batches(batch_size=1000):
             yield from batch.to_pylist()
     except ArrowException as e:
-        raise UserError(f"{file} is no parquet file ({first_line(e)}): download it again") from e
+        raise UserError(f"{file} is not a parquet file ({first_line(e)}): download it again") from e
 
 
 def _json(file: Path) -> Rows:
@@ -87,8 +87,8 @@ def _json(file: Path) -> Rows:
                 line += opened.read(LARGEST)
             if len(line) >= LARGEST:
                 raise UserError(
-                    f"{file.name}, line {number} has more than {LARGEST:,} characters: write one"
-                    " object a line (JSONL)"
+                    f"{file.name}, line {number} has more than {LARGEST:,} characters:"
+                    " write one object per line (JSONL)"
                 )
             where = f"{file.name}, line {number}"
             if listed:

@@ -29,13 +29,13 @@ def os_errors_as_user_errors(folder: Path) -> Iterator[None]:
         if error.errno in _FULL:
             what, way = (
                 "no space left in",
-                "free space and start the same command again to continue",
+                "free space and repeat the same command to resume",
             )
         elif error.errno in _FORBIDDEN:
             what, way = "cannot write in", "make it writable or choose another hydra.run.dir"
         else:
             reason += f" ({error.filename or 'no file named'})"
-            what, way = "cannot use", "mend it or choose another hydra.run.dir"
+            what, way = "cannot use", "repair it or choose another hydra.run.dir"
         raise UserError(f"{what} {folder}: {reason}; {way}") from error
 
 

@@ -24,7 +24,7 @@ from semspec.errors import UserError, first_line
 LARGEST_TEXT = 16 * 2**20  # bytes of a text or of JSON
 LARGEST_HEADER = 16 * 2**20  # bytes of a safetensors header: some 100,000 tensors
 LARGEST_TOKEN = 1 << 24  # token ids and vocabulary sizes are below this
-INTACT = "take an intact copy"
+INTACT = "use an intact copy"
 SETTLED = 2 * 10**9  # ns after which another write is sure to change the file's time
 _SHOWN = 40  # characters of a value shown in an error
 
@@ -161,7 +161,8 @@ def token_ids(value: object, where: str) -> frozenset[int]:
     for token in found:
         if type(token) is not int or not 0 <= token < LARGEST_TOKEN:
             raise UserError(
-                f"{where} gives {ascii(token)[:_SHOWN]} as a token's id, which is none: {INTACT}"
+                f"{where} gives {ascii(token)[:_SHOWN]} as a token's id, which is not"
+                f" valid: {INTACT}"
             )
     return frozenset(found)
 

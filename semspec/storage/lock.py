@@ -47,8 +47,8 @@ class FolderLock:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise _in_use(self._folder, holder or "unknown") from None
             raise UserError(
-                f"cannot lock {self._folder}: {error.strerror}; "
-                "choose a hydra.run.dir on a file system that has locks"
+                f"cannot lock {self._folder}: {error.strerror}; choose a hydra.run.dir on a"
+                " file system with locks"
             ) from error
         if holder and not holder.isdigit():
             os.close(fd)
@@ -88,8 +88,8 @@ class FolderLock:
 def lost(place: Path) -> FolderLostError:
     """Return the error that stops this process because another one writes to the same place."""
     return FolderLostError(
-        f"{place} was changed by another process while this one wrote in it: this one stops; wait"
-        " for the other, then give the same command again"
+        f"{place} was changed by another process while this one was writing to it, so this"
+        " one stops: wait for the other, then repeat the same command"
     )
 
 

@@ -67,7 +67,7 @@ def strange(names: Iterable[str]) -> str | None:
         if suffix in PICKLES:
             return f"{name}: such a file can run code when it is read (safetensors and JSON only)"
         if suffix not in PARTS or name.startswith(".") or "/" in name or "\\" in name:
-            return f"{name}: no part of an artifact (safetensors and JSON only)"
+            return f"{name}: not part of an artifact (safetensors and JSON only)"
     return None
 
 
@@ -91,9 +91,11 @@ def seal(folder: Path, kind: str, version: int) -> None:
     """Write the manifest for the folder's files; raise UserError if one is not allowed."""
     found = names(folder)
     plain = {n for n in found if (folder / n).is_file() and not (folder / n).is_symlink()}
-    wrong = strange(found) or next((f"{n}: no plain file" for n in found if n not in plain), None)
+    wrong = strange(found) or next(
+        (f"{n}: not a regular file" for n in found if n not in plain), None
+    )
     if wrong:
-        raise UserError(f"{folder} holds {wrong}: remove it")
+        raise UserError(f"{folder} contains {wrong}: remove it")
     files = {n: ((folder / n).stat().st_size, sha256(folder / n)) for n in found}
     write_bytes(folder / NAME, make(kind, version, files))
 
@@ -107,7 +109,7 @@ def read(folder: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         reason = first_line(error)
-        raise UserError(f"{path} cannot be read: {reason}: take another artifact") from error
+        raise UserError(f"{path} cannot be read: {reason}: use another artifact") from error
     try:
         manifest = foreign.parse(data)
         json_schema.check(manifest, _SCHEMA)
@@ -115,7 +117,7 @@ def read(folder: Path) -> dict[str, Any] | None:
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
     files = {n: (f["size"], f["sha256"]) for n, f in manifest["files"].items()}
     if data != make(manifest["kind"], manifest["version"], files):
-        raise UserError(f"{path} is damaged: it is not as it was written")
+        raise UserError(f"{path} is damaged: its checksum does not match")
     if wrong := strange(files):
         raise UserError(f"{path} lists {wrong}")
     assert isinstance(manifest, dict)
@@ -131,8 +133,8 @@ def check(
     """Raise UserError if any of the files in ``only`` differs from the folder's manifest."""
     if unlike := differences(folder, manifest, only, largest) if manifest else []:
         raise UserError(
-            f"{folder} is not as it was made ({unlike[0]}): take an intact copy, or if the change is"
-            f" yours, run python -m semspec.artifacts seal path={folder}"
+            f"{folder} was changed after it was made ({unlike[0]}): use an intact copy, or"
+            f" if the change is yours, run python -m semspec.artifacts seal path={folder}"
         )
 
 
@@ -168,5 +170,5 @@ def differences(
         elif path.stat().st_size != size:
             found.append(f"{name} has {path.stat().st_size} bytes, not {size}")
         elif (largest is None or size <= largest) and hashed(path) != listed[name]["sha256"]:
-            found.append(f"{name} was changed: its sha256 is another one")
+            found.append(f"{name} was changed: its sha256 differs")
     return found

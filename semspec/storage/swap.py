@@ -46,18 +46,18 @@ def check_replaceable(folder: Path, kind: str) -> None:
     manifest = manifests.read(folder) if manifests.is_ours(folder) else None
     if manifest is None:
         raise UserError(
-            f"{folder} holds something that semspec did not write (it has no {manifests.NAME} of ours):"
-            " choose another folder"
+            f"{folder} contains something that semspec did not write (it has no"
+            f" {manifests.NAME} of ours): choose another folder"
         )
     if manifest["kind"] != kind:
         raise UserError(
-            f"{folder} holds a {manifest['kind'][:64]}, not a {kind}: choose another folder"
+            f"{folder} contains a {manifest['kind'][:64]}, not a {kind}: choose another folder"
         )
     strays = [name for name in manifests.names(folder) if name not in manifest["files"]]
     if strays:
         raise UserError(
-            f"{folder} holds {strays[0][:80]!a}, which is no part of the {kind} in it: move it away, or"
-            " choose another folder"
+            f"{folder} contains {strays[0][:80]!a}, which is not part of its {kind}: move"
+            " it away, or choose another folder"
         )
 
 
@@ -123,7 +123,7 @@ def discard(folder: Path) -> None:
     if ours and any(folder.iterdir()):
         ours = (folder / UNFINISHED).exists() or manifests.is_ours(folder)
     if not ours:
-        raise UserError(f"{folder} is in the way, and semspec did not write it: move it away")
+        raise UserError(f"{folder} is in the way and was not written by semspec: move it away")
     mark = folder / UNFINISHED  # so that a folder half removed by a kill is recognised as ours
     mark.touch()
     for inner in folder.iterdir():

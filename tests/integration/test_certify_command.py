@@ -144,7 +144,7 @@ def test_mistakes_end_in_one_line(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setattr("semspec.certify.endpoints.http.PAUSE", 0.0)
     assert "give either url=" in refused()
-    assert "no server's address" in refused("url=ftp://x")
+    assert "not a server's address" in refused("url=ftp://x")
     assert "does not answer" in (said := refused("url=http://ada:secret@127.0.0.1:9"))
     assert "secret" not in said
     assert "unknown option 'speed'" in refused("url=http://127.0.0.1:9", "speed=3")

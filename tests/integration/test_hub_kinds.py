@@ -115,7 +115,7 @@ def test_every_kind_survives_publish_pull_and_load(
         assert snapshot_files(out) == snapshot_files(folder)
     shutil.rmtree(tmp_path / "cache")
     hub.faults.append(("GET .*/(cdn|resolve)/", "flip", 99))
-    with pytest.raises(UserError, match="was changed on its way"):
+    with pytest.raises(UserError, match="was corrupted in the download"):
         kind.load(f"{NAME}@{sha}")
 
 
@@ -159,7 +159,7 @@ def test_a_dense_datastore_is_published_with_its_index(
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
-    with pytest.raises(UserError, match=rf"{INDEX} of {NAME}.* was changed on its way"):
+    with pytest.raises(UserError, match=rf"{INDEX} of {NAME}.* was corrupted in the download"):
         DenseDatastore.load(f"{NAME}@{sha}")
 
 

@@ -121,7 +121,7 @@ def test_a_download_that_the_disk_cannot_hold_is_refused_at_once(
     repo = hub.repos[f"models/{LARGE}"]
     repo.commits[repo.heads["main"]]["model.safetensors"]["size"] = 1 << 50
     with pytest.raises(
-        UserError, match=r"1048576\.\d GiB are to be downloaded, and .* GiB free: set"
+        UserError, match=r"the download needs 1048576\.\d GiB, but .* GiB free: set"
     ):
         models_hub.check_room([models_hub.stock(LARGE)])
     with pytest.raises(UserError, match=f"{LARGE} and {SMALL} need .* this machine has"):

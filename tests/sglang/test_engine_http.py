@@ -447,7 +447,7 @@ def test_a_missing_draft_server_is_refused(servers: Pair) -> None:
 
 
 def test_malformed_addresses_are_refused() -> None:
-    refused("no server's address", target_url="ftp://somewhere")
+    refused("not a server's address", target_url="ftp://somewhere")
     with pytest.raises(UserError, match="a list of them"):
         Sglang(target_url=[7]).urls("target")
 

@@ -68,7 +68,9 @@ def test_a_model_on_a_server_of_its_own_is_sampled_for_a_probe(tmp_path: Path) -
 
 
 def test_a_model_by_itself_needs_a_server() -> None:
-    with pytest.raises(UserError, match="target_url is missing: name a server of tiny-target"):
+    with pytest.raises(
+        UserError, match="target_url is missing: give the address of a server of tiny-target"
+    ):
         Sglang().load(str(TARGET))
 
 

@@ -94,7 +94,7 @@ def test_the_folder_names_its_origin_and_its_licence() -> None:
 
 def test_the_model_has_one_name_however_its_path_is_written() -> None:
     assert {canonical_name(ModelConfig(path=p)) for p in (PATH, str(folder()))} == {PATH}
-    with pytest.raises(UserError, match="no packaged model 'smollm3': there is smollm2"):
+    with pytest.raises(UserError, match="no packaged model 'smollm3': choose smollm2"):
         ModelConfig(path="packaged/smollm3").fetch()
 
 

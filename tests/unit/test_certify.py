@@ -223,7 +223,7 @@ def test_prompts_come_from_lines_and_json(tmp_path) -> None:  # type: ignore[no-
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:0", "http://x:y"])
 def test_addresses_that_are_none_are_refused(url: str) -> None:
-    with pytest.raises(UserError, match="no server's address"):
+    with pytest.raises(UserError, match="not a server's address"):
         Client(url)
 
 

@@ -220,9 +220,9 @@ def test_headers_that_lie_are_refused(header: bytes, model: Path) -> None:
     ("changes", "says"),
     [
         ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000"),
-        ({"num_hidden_layers": 4000}, "does not belong to the weights"),
-        ({"vocab_size": 2**24}, "does not belong to the weights"),
-        ({"intermediate_size": 2**24}, "does not belong to the weights"),
+        ({"num_hidden_layers": 4000}, "does not match the weights"),
+        ({"vocab_size": 2**24}, "does not match the weights"),
+        ({"intermediate_size": 2**24}, "does not match the weights"),
         ({"hidden_size": 10**400}, "a number of many digits"),
         ({"max_position_embeddings": 2**40}, "max_position_embeddings"),
         ({"text_config": {"num_hidden_layers": 10**6}}, "num_hidden_layers"),

@@ -134,9 +134,9 @@ def test_named_gpus_are_kept() -> None:
     assert placed["target"].gpus == (1, 2) and placed["draft"].gpus == (0,)
     placed = place(PAIR, cards(H100, H100), 4096, {"draft": [0]})
     assert placed["target"].gpus == (1,), "the target takes one that is free"
-    with pytest.raises(UserError, match="target_gpu: there is no GPU 7 here; there is 0, 1"):
+    with pytest.raises(UserError, match="target_gpu=7: this machine has no such GPU; it has 0, 1"):
         place(PAIR, cards(H100, H100), 4096, {"target": [7]})
-    with pytest.raises(UserError, match="give them other GPUs"):
+    with pytest.raises(UserError, match="choose other GPUs"):
         place(PAIR, cards(RTX, H100), 4096, {"target": [0]})
 
 
@@ -149,7 +149,7 @@ def test_memory_that_others_use_does_not_count() -> None:
 def test_one_device_of_the_hf_engine() -> None:
     memory.check_device(PAIR, H100 << 20, "cuda:0", 2560)
     with pytest.raises(
-        UserError, match=r"cuda:0, the one device of engine=hf, has 24 GiB free: "
+        UserError, match=r"engine=hf uses one device, and cuda:0 has 24 GiB free: "
     ) as no:
         memory.check_device(PAIR, RTX << 20, "cuda:0", 2560)  # fmt: skip
     assert "\n" not in str(no.value)

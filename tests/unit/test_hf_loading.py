@@ -159,7 +159,7 @@ def two_files(at: Path) -> None:
     [
         (truncate, "model.safetensors cannot be read (its header"),
         (scribble, "model.safetensors cannot be read (its header"),
-        (pickle_only, "pickled weights only, which are never read"),
+        (pickle_only, "only pickled weights, which are never read"),
         (no_weights, "download or train the model first"),
         (no_config, "is it a model's folder?"),
         (broken_config, "download the model again"),
@@ -182,8 +182,8 @@ def test_damaged_folders_are_refused(copy: Path, harm: Callable[[Path], None], w
         ({"device": "meta"}, "runs on cpu and cuda"),
         ({"device": "cuda:99"}, "choose device=auto or device=cpu"),
         ({"max_context": 641}, "choose 1 to 640"),
-        ({"chunk": 0}, "chunk 1"),
-        ({"threads": -1}, "threads is at least 0"),
+        ({"chunk": 0}, "chunk of at least 1"),
+        ({"threads": -1}, "threads of at least 0"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:

@@ -78,7 +78,7 @@ def test_a_port_that_is_taken_is_noticed_before_a_model_is_loaded(tmp_path: Path
         other.listen()
         one = program("", other.getsockname()[1])
         with (
-            pytest.raises(UserError, match="is taken: give another target_port="),
+            pytest.raises(UserError, match="is already in use: give another target_port="),
             servers.started([one], 5, tmp_path),
         ):
             pass

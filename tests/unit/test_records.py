@@ -662,7 +662,7 @@ def test_without_its_lock_a_run_is_not_written_twice(tmp_path: Path) -> None:
         (tmp_path / ".lock").unlink()
         as_another_process(other)
         before = everything(tmp_path)
-        with pytest.raises(FolderLostError, match="another process while this one wrote"):
+        with pytest.raises(FolderLostError, match="another process while this one was writing"):
             folder.append_rounds("p0", "plain", [a_round(1)])
     assert everything(tmp_path) == before  # the other's status, too
     assert [line["id"] for line in RunFolder(tmp_path).problem_lines()] == ["p0", "p1"]

@@ -377,5 +377,5 @@ def test_mistakes_end_in_one_line(
 def test_a_report_that_cannot_be_written_leaves_the_old_one(run: Path, tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     target.mkdir()
-    with pytest.raises(UserError, match="mend it"):
+    with pytest.raises(UserError, match="repair it"):
         write_run(run, target)

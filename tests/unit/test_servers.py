@@ -149,9 +149,9 @@ def test_an_sglang_that_cannot_be_used_is_one_line(
 ) -> None:
     pretend(tmp_path, monkeypatch, "0.4.9")
     line = refusal()
-    assert f"SGLang 0.4.9 of {sys.executable} is too old: " in line
+    assert f"SGLang 0.4.9 in {sys.executable} is too old: " in line
     assert 'pip install "sglang>=0.5.20"' in line and "semspec.launch python=" in line
-    assert "cannot be asked for its SGLang" in refusal(str(tmp_path / "no-python"))
+    assert "cannot look for SGLang with" in refusal(str(tmp_path / "no-python"))
 
 
 @pytest.mark.usefixtures("fresh")
@@ -160,7 +160,7 @@ def test_a_driver_without_cuda_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     pretend(tmp_path, monkeypatch, "0.5.23")
     servers.check_python(sys.executable)
     line = refusal(gpu="NVIDIA H100")
-    assert "NVIDIA H100 is there, but torch cannot use CUDA (" in line
+    assert "NVIDIA H100 found, but torch cannot use CUDA (" in line
     assert "engine=hf" in line and "CUDA_VISIBLE_DEVICES=" in line
 
 
@@ -278,8 +278,8 @@ def test_replicas_of_the_target_are_servers_like_the_first() -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"replicas": 0}, "replicas=0: give how many"),
-        ({"replicas": 2, "target_url": "http://127.0.0.1:1"}, "name all"),
+        ({"replicas": 0}, "replicas=0: give the number"),
+        ({"replicas": 2, "target_url": "http://127.0.0.1:1"}, "list your servers"),
         ({"replicas": 2, "server_args": {"tp_size": 2}}, "leave --tp-size and the like out"),
     ],
 )

@@ -201,7 +201,7 @@ def test_a_reply_becomes_an_answer() -> None:
     assert first.cached["target"] == was.cached.get("target", 0) + 20
     with pytest.raises(UserError, match="another version"):  # a plugin that did not know of it
         requests.take_inside(payload, {**reply, "output_ids": outcome.tokens}, Answer(), "a")
-    with pytest.raises(UserError, match="wrote nothing"):
+    with pytest.raises(UserError, match="returned no tokens"):
         requests.take_inside(payload, {**reply, "output_ids": [99]}, Answer(), "a")
 
 

@@ -87,7 +87,7 @@ def test_the_turn_is_closed_and_the_reply_begun(tmp_path: Path, family: str) -> 
 def test_a_template_that_drops_earlier_turns_is_refused(tmp_path: Path) -> None:
     last = "{{- messages[-1]['content'] + '<|im_start|>' -}}"
     text = Text(small.save(tmp_path, small.bpe(), small.QWQ, last, "<|im_end|>"))
-    with pytest.raises(UserError, match="leaves turns out"):
+    with pytest.raises(UserError, match="drops earlier turns"):
         text.aside(ASKED, SCORE)
 
 

@@ -124,7 +124,7 @@ def resolve(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
     if where.type not in ("cpu", "cuda"):
         raise UserError(f"engine=hf runs on cpu and cuda, not on '{device}'")
     if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"no device {device} on this machine: choose device=auto or device=cpu")
+        raise UserError(f"this machine has no device {device}: choose device=auto or device=cpu")
     types = {"fp32": torch.float32, "bf16": torch.bfloat16}
     types["auto"] = types["bf16" if where.type == "cuda" else "fp32"]
     if dtype not in types:

@@ -29,13 +29,13 @@ class Job:
         deepest = self.context + (max(self.depths) if self.depths else len(self.query.tokens))
         ask = self.query.generate
         if not self.context:
-            raise UserError("an empty context: a prompt needs at least one token")
+            raise UserError("the prompt is empty: give at least one token")
         if ask and self.query.parents is not None:
             raise UserError("a query can score a tree or generate, not both")
         if deepest + (ask is not None) > limit:
             raise UserError(
-                f"{deepest} tokens do not fit the context limit of {limit}: "
-                "shorten the prompt or the budget, or raise max_context if the model allows"
+                f"{deepest} tokens exceed the context limit of {limit}: shorten the prompt"
+                " or the budget, or raise max_context if the model allows"
             )
         self.room = limit - deepest  # the most tokens that can be generated
 

@@ -75,8 +75,8 @@ class Checks:
         inside = self._inside.setdefault(place.name, identity.inside(info))
         if inside is not None and inside != identity.inside(info):
             raise UserError(
-                f"{place.name} has other rules or another drafter inside than when this run began: put that back, or begin"
-                " a run in another folder"
+                f"{place.name} now has other rules or another drafter inside than when this"
+                " run began: restore them, or begin a run in another folder"
             )
         if info.get("incremental_streaming_output"):
             self.increments.add(place.name)
@@ -95,9 +95,9 @@ class Checks:
         before = self._served.setdefault(place.name, served)
         if before != served:
             raise UserError(
-                f"{place.name} serves {served}, and served {before} when this run began: put"
-                " that back, or begin a run in another folder (engine.check=false where it is"
-                " the same under another name)"
+                f"{place.name} serves {served}, but served {before} when this run began:"
+                " restore that, or begin a run in another folder (engine.check=false if"
+                " both are the same model)"
             )
 
 

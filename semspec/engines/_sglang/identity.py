@@ -70,8 +70,8 @@ def check(
     names = {model_name(str(info[k])) for k in ("model_path", "served_model_name") if info.get(k)}
     if names and expected.name.lower() not in {name.lower() for name in names}:
         raise UserError(
-            f"{server} serves {' or '.join(sorted(names))}, not the {role} {expected.name}: {hint}"
-            " (engine.check=false where it is the same under another name)"
+            f"{server} serves {' or '.join(sorted(names))}, not the {role} {expected.name}:"
+            f" {hint} (engine.check=false if it is the same model under another name)"
         )
     architectures = tuple(info.get("architectures") or ())
     if architectures and expected.architectures and architectures != expected.architectures:
@@ -83,7 +83,7 @@ def check(
     if sample and not same_ids(own, expected.sample, expected.vocabulary):
         raise UserError(
             f"{server} has another tokenizer than the {role} {expected.name}: {hint}"
-            " (engine.check=false where only SGLang's way of loading it differs)"
+            " (engine.check=false if only SGLang loads it differently)"
         )
 
 
@@ -120,9 +120,9 @@ def inside(info: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def check_settings(info: Mapping[str, Any], server: str) -> None:
     """Raise UserError for server settings that semspec cannot work with."""
     if info.get("is_generation") is False:
-        raise UserError(f"{server} serves embeddings: start it without --is-embedding")
+        raise UserError(f"{server} serves embeddings, not text: start it without --is-embedding")
     if info.get("disable_radix_cache"):
         raise UserError(
-            f"{server} was started with --disable-radix-cache, so that every round would read the"
-            " whole context again: start it without"
+            f"{server} runs with --disable-radix-cache, so every round would recompute the"
+            " whole context: start it without"
         )

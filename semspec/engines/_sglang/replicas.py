@@ -117,8 +117,8 @@ class Replicas:
     def unreachable(self, names: str, why: str) -> UserError:
         """Return the error that ends a run."""
         return UserError(
-            f"the {self.role}'s server at {names} does not answer ({why}): start it, then give the"
-            " same command to go on from here"
+            f"the {self.role}'s server at {names} does not answer ({why}): start it, then"
+            " repeat the same command to resume"
         )
 
     def forget(self, context: Context) -> None:

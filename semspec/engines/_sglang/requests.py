@@ -128,7 +128,7 @@ def ended(reply: Mapping[str, Any]) -> bool:
 
 def nothing_written(server: str) -> UnusableError:
     """Return the error for a reply without tokens."""
-    return UnusableError(f"{server} wrote nothing where tokens were asked for: look at its log")
+    return UnusableError(f"{server} returned no tokens where some were requested: look at its log")
 
 
 def take_inside(
@@ -149,7 +149,8 @@ def take_inside(
     if (last := asked.get(protocol.PROMPT_END)) is not None:
         if tokens[:1] != [last] and (tokens or over):
             raise UnusableError(
-                f"{server} did not begin behind the prompt: its plugin is another version of semspec's"
+                f"{server} did not start writing right after the prompt: its plugin is from"
+                " another version of semspec"
             )
         tokens = tokens[1:]
     if over and not tokens:
@@ -298,8 +299,8 @@ class Scoring:
             }
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise UnusableError(
-                f"{server} sent log-probabilities of another shape than SGLang's"
-                f" ({describe_error(error)}): is there a proxy between that changes them?"
+                f"{server} sent log-probabilities in another shape than SGLang's"
+                f" ({describe_error(error)}): does a proxy in between change them?"
             ) from error
         return values
 
@@ -371,7 +372,5 @@ class Paths:
                 both = ([parts[p][read][half][i] for p, i in at] for half in (0, 1))
                 values[read] = tuple(map(torch.stack, both))
             else:
-                raise UserError(
-                    "pooled states of a tree cannot be read through SGLang: use engine=hf"
-                )
+                raise UserError("engine=sglang cannot read pooled states of a tree: use engine=hf")
         return values

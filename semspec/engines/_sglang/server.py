@@ -97,8 +97,8 @@ class Server:
 
     def _silent(self, limit: float) -> UserError:
         return UserError(
-            f"{self.name} has not answered within {limit:g} s: look at the server, or"
-            " give it longer with engine.timeout"
+            f"{self.name} has not answered within {limit:g} s: check the server, or raise"
+            " engine.timeout"
         )
 
     async def _until_lost(self, ask: Callable[[], Awaitable[T]], limit: float) -> T:
@@ -132,7 +132,7 @@ class Server:
         if status in BUSY:
             raise ConnectionError(f"status {status}")
         if status in (401, 403):
-            raise UserError(f"{self.name} wants a key: put it into the variable {KEY}")
+            raise UserError(f"{self.name} requires a key: set the environment variable {KEY}")
         if status == 404:
             raise UserError(f"{self.name} has no {path}: is that an SGLang server?")
         reply: Any = None
