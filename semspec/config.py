@@ -156,7 +156,7 @@ HELP = {
     "draft_length": "units per draft, the maximum if adaptive (0: 32 tokens or 1 step; adaptive=false: 1); token trees"
     " and lookups have their own size options",
     "step_cap": "most tokens in a unit (0: 1 for split=token, else 512)",
-    "temperature": "0 is greedy",
+    "temperature": "sampling temperature (0: greedy)",
     "top_k": "sample from the k most likely tokens (0: all)",
     "top_p": "sample from the likeliest tokens that together have this probability (1: all)",
     "min_p": "sample from tokens with at least this fraction of the likeliest one's probability (0: all)",

@@ -33,7 +33,7 @@ HIDDEN = ("hydra", "quiet", "transcript", "prompt")  # options without influence
 @register("artifact", "evaluation")
 @dataclass
 class Evaluation(base.Artifact):
-    """The figures of a finished run: quality, speed, acceptance, and the options they belong to."""
+    """The figures of a finished run (quality, speed, acceptance) and its options."""
 
     kind = "evaluation"
     # options: those of semspec.run, dotted

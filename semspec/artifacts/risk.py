@@ -29,7 +29,7 @@ Facts = Mapping[str, Any]
 @register("artifact", "risk")
 @dataclass
 class RiskCalibration(base.Artifact):
-    """Scores of fresh steps with their semantic probabilities, which thresholds are certified on.
+    """Scores and semantic probabilities of fresh steps, from which thresholds are certified.
 
     The scores are those of ``probe``, or the steps' lowest log-probabilities. ``tensors``: ``scores`` and ``semantic``
     [steps], ``groups`` [steps] (problem numbers).

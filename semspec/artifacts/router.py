@@ -24,7 +24,7 @@ NAMED = ("id", "revision", "fingerprint", "tokenizer")  # a router reads no stat
 @register("artifact", "router")
 @dataclass
 class Router(Probe):
-    """Predicts how probable it is that the target's own step is better, by a margin, than the drafted one.
+    """Predicts the probability that the target's own step beats the drafted one by a margin.
 
     ``tensors`` are those of a ``Probe``; ``calibration.semantic`` has the labels of the test's steps.
     """

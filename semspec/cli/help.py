@@ -25,7 +25,10 @@ EXAMPLES = (
     ),
     ("python -m semspec.run -m split=paragraph,sentence draft_length=1,2,4", "a sweep"),
     ("python -m semspec.run accept=logprob threshold=-3", "a rule's own option"),
-    ("python -m semspec.run hydra.run.dir=runs/mine", "choose the folder; the same folder again resumes the run"),
+    (
+        "python -m semspec.run hydra.run.dir=runs/mine",
+        "choose the folder; the same folder again resumes the run",
+    ),
 )
 
 # salvage= and nested=, which a run chooses by itself if neither is given

@@ -56,7 +56,7 @@ UNCERTIFIED = "its threshold is measured on the pair when the run begins, withou
 @register("accept", "logprob")
 @dataclass(frozen=True, kw_only=True)
 class LogProb(Certifiable):
-    """Accepts a step whose least likely token is likely enough under the target."""
+    """Accepts a step if its least likely token is likely enough under the target."""
 
     # auto: measured on the pair; else a natural logarithm: 0 rejects nearly everything
     threshold: Any = AUTO
