@@ -22,8 +22,8 @@ class Options:
     """The repository and the folder to copy it to."""
 
     # fmt: off
-    repo: str = option(text="a repository of the Hub; a revision is a branch, a tag or a commit")
-    out: str = option("", "a folder to copy it to (which must not exist); without it, it stays in the Hub's cache")
+    repo: str = option(text="a Hub repository; a revision is a branch, a tag or a commit")
+    out: str = option("", "a folder to copy it to, which must not exist; by default it stays in the Hub cache")
     # fmt: on
 
 
@@ -32,8 +32,8 @@ usage: python -m semspec.pull repo=OWNER/NAME[@REVISION] [out=FOLDER]
 
 {described(Options)}
 
-Every file is hashed and compared with the Hub's listing and the artifact's manifest, then the artifact is
-loaded as for use. HF_HUB_OFFLINE=1 uses earlier downloads only.
+Hashes every file and compares it with the Hub's listing and the artifact's manifest, then loads the artifact as a
+run would. With HF_HUB_OFFLINE=1 it uses earlier downloads only.
 """
 
 
