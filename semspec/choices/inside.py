@@ -75,8 +75,8 @@ def small_inside(config: RunConfig, folder: Callable[[], Path]) -> Small | None:
         return None
     if not verified_by_tokens(config):
         raise UserError(
-            "over SGLang lossless tokens are verified inside a server that drafts, which knows no ahead=, costs=,"
-            " answer_by= or stop=: leave them out, or use engine=hf"
+            "with SGLang, lossless token verification runs inside a server that drafts, which does not support ahead=,"
+            " costs=, answer_by= or stop=: leave them out, or use engine=hf"
         )
     model = config.draft.model
     at = f"@{model.revision}" if model.revision and not model.local else ""

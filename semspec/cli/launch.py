@@ -250,8 +250,8 @@ def open_to_all(planned: Sequence[Planned]) -> str | None:
         keyed = any(a.split("=")[0] == "--api-key" for a in one.arguments)
         if not keyed and one.host != "localhost" and not _loopback(one.host):
             return (
-                f"host={one.host} lets everybody who can reach this machine use the {one.role}'s server:"
-                f' add both_args="--api-key KEY" (runs take it from {KEY}), or leave it at host=127.0.0.1'
+                f"host={one.host} lets anybody who can reach this machine use the {one.role}'s server:"
+                f' add both_args="--api-key KEY" (runs take it from {KEY}), or keep host=127.0.0.1'
             )
     return None
 
@@ -281,7 +281,7 @@ def run(arguments: Sequence[str]) -> None:
     logs = Path("runs") / f"servers_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     with servers.started(planned, given.wait, logs) as running:
         echo(line, flush=True)
-        echo(f"# logs: {logs}; Ctrl-C ends both", flush=True)
+        echo(f"# logs: {logs}; Ctrl-C stops the servers", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             servers.watch(running)
 

@@ -73,11 +73,11 @@ def show(folder: Path, given: Options, console: Screen) -> None:
 
 def run(arguments: Sequence[str]) -> None:
     if take(arguments, ("token", "hf_token"))[0]:
-        raise UserError("a token is no option: log in with 'hf auth login', or set HF_TOKEN")
+        raise UserError("a token is not an option: log in with 'hf auth login', or set HF_TOKEN")
     given = read(Options, arguments, "semspec.publish")
     folder, repo = inspection.local(given.path), given.repo
     if repo.count("/") != 1:
-        raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")
+        raise UserError(f"repo={repo} is not a repository name: give OWNER/NAME")
     console = open_console()
     if not given.confirm:
         show(folder, given, console)

@@ -40,9 +40,9 @@ run would. With HF_HUB_OFFLINE=1 it uses earlier downloads only.
 def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
     """Download and verify an artifact; return its folder in the cache (with ``out``, a copy there) and the artifact."""
     if repo.count("/") != 1 or repo.startswith((".", "/", "~", "embedded/")):
-        raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")
+        raise UserError(f"repo={repo} is not a repository name: give OWNER/NAME")
     if out is not None and out.exists():
-        raise UserError(f"{out} is there already: give another out=")
+        raise UserError(f"{out} already exists: give another out=")
     folder = base.find(repo, wanted=WHOLE)
     artifact = inspection.check(folder)
     if out is None:

@@ -85,8 +85,8 @@ class Cascade(Certifiable):
             return f"thresholds {sure:g} (draft) and {threshold:g} (target), uncalibrated for this pair"
         return (
             f"thresholds {sure:.2f} (draft) and {threshold:.2f} (target), certified by {self.calibration}: with"
-            f" confidence {self.confidence:g} at most {self.risk:g} of the accepted steps, read or not, are ones that"
-            " the target would hardly say"
+            f" confidence {self.confidence:g} at most {self.risk:g} of the accepted steps, verified or not, are ones that"
+            " the target would hardly write"
         )
 
     def open(self, kit: Kit) -> CascadeSession:

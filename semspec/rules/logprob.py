@@ -234,7 +234,7 @@ class LogProb(Certifiable):
             )
             return (
                 f"{found}certified by {self.calibration}: with confidence {self.confidence:g} at most"
-                f" {self.risk:g} of the accepted steps are ones that the target would hardly say"
+                f" {self.risk:g} of the accepted steps are ones that the target would hardly write"
             )
         if self.threshold != AUTO:
             return f"{_uncalibrated(self.level)}: accept.threshold= was given by hand"
