@@ -64,7 +64,7 @@ class Evaluation(base.Artifact):
         own = self.config["options"]
         pair = f"`{own.get('model.path')}` with draft `{own.get('draft.model.path', 'none')}`"
         return (
-            f"What `python -m semspec.run` measured of {pair} on {self.config['result']['problems']}"
+            f"Results of `python -m semspec.run` for {pair} on {self.config['result']['problems']}"
             " problems; `config.json` has every figure and option."
         )
 
