@@ -247,7 +247,7 @@ def _show(
         except UserError as error:  # the models may be gone after the run
             console.say(f"no transcript: {error}", "dim")
     console.print(terminal.result_table(result, budget=config.max_new_tokens))
-    console.say(f"results: {run.path}, to be read: {run.path / REPORT}", "dim")
+    console.say(f"results: {run.path}, report: {run.path / REPORT}", "dim")
 
 
 def _show_transcript(

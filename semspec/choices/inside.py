@@ -177,10 +177,10 @@ def asked_of(config: RunConfig, rule: Rule, inside: Mapping[str, Any]) -> dict[s
 def described(config: RunConfig, inside: Mapping[str, Any]) -> str:
     """Say in a line how a run is solved inside."""
     cap = min(config.longest_unit, int(inside["width"]) // (config.draft_length or 1))
-    told = f"inside: the server judges steps of up to {cap} tokens by itself, drafted by {inside['draft']}; one request a problem"
+    told = f"inside: the server itself judges steps of up to {cap} tokens, drafted by {inside['draft']}; one request per problem"
     if verified_by_tokens(config):
-        told = f"inside: the server drafts tokens by {inside['draft']}, as many at a time as it was started with, and verifies them losslessly by itself; one request a problem"
+        told = f"inside: the server drafts tokens with {inside['draft']}, as many at a time as it was started with, and verifies them losslessly; one request per problem"
     alone = int(inside.get("alone", inside["width"] + 1))
     if config.plain and alone > 1:
-        told += f". The target alone may read {alone} rows a token there: the speed-up over it then says too much"
+        told += f". There the target alone may read {alone} rows per token, so the speed-up over it may be overstated"
     return told

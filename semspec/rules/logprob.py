@@ -50,13 +50,13 @@ MEASURED = (
     " steps are below it, {0.accepted:.0%} of the drafted ones are not, and of these an estimated {0.doubtful:.1%}"
     " (at most {0.at_most:.0%}) are less likely than what the target writes; no guarantee"
 )
-UNCERTIFIED = "its threshold is measured on the pair when the run begins, without a guarantee"
+UNCERTIFIED = "its threshold is measured on the pair at the start of the run, without a guarantee"
 
 
 @register("accept", "logprob")
 @dataclass(frozen=True, kw_only=True)
 class LogProb(Certifiable):
-    """Accepts a step whose least likely token is likely enough under the target."""
+    """Accepts a step if its least likely token is likely enough under the target."""
 
     # auto: measured on the pair; else a natural logarithm: 0 rejects nearly everything
     threshold: Any = AUTO
@@ -234,15 +234,15 @@ class LogProb(Certifiable):
             )
             return (
                 f"{found}certified by {self.calibration}: with confidence {self.confidence:g} at most"
-                f" {self.risk:g} of the accepted steps are ones that the target would hardly say"
+                f" {self.risk:g} of the accepted steps are ones that the target would hardly write"
             )
         if self.threshold != AUTO:
-            return f"{_uncalibrated(self.level)}: accept.threshold= was given by hand"
+            return f"{_uncalibrated(self.level)}: accept.threshold= was set by hand"
         if self.why:
             return self.why
         if not self.warm_up:
             return f"{_uncalibrated(THRESHOLD)}: accept.warm_up=0 measures nothing"
-        return f"threshold measured on the pair when the run begins (at most {self.warm_up} tokens of the target, once)"
+        return f"threshold measured on the pair at the start of the run (at most {self.warm_up} tokens of the target, once)"
 
     def open(self, kit: Kit) -> LogProbSession:
         return LogProbSession(kit, self.level, self.read)

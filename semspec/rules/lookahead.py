@@ -36,7 +36,7 @@ NO_LIMIT = 1 << 16  # a unit ends at the splitter's cap
 @register("accept", "lookahead")
 @dataclass(frozen=True, kw_only=True)
 class Lookahead(RuleBase):
-    """Accepts steps that mean what the target's own step would (Lookahead Reasoning)."""
+    """Accepts steps that mean the same as the target's own step (Lookahead Reasoning)."""
 
     compare: str = "nli"  # nli, embedding, oracle (the embedded world), exact
     # the model that compares; "": the default for ``compare``

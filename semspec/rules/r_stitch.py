@@ -46,7 +46,7 @@ MOST = 256  # limit of ``longest``: the target's tokens of a round need room aft
 @register("accept", "r_stitch")
 @dataclass(frozen=True, kw_only=True)
 class RStitch(RuleBase):
-    """Lets the small model write the tokens that it is sure of, the target the others (R-Stitch)."""
+    """Lets the small model write the tokens it is sure of, and the target the others (R-Stitch)."""
 
     threshold: float = 0.03  # normalised entropy, 0 to 1, from which the target writes a token
     longest: int = 64  # most tokens that the target writes at a time, even if it stays unsure

@@ -220,7 +220,7 @@ def test_a_number_is_taken_and_called_uncalibrated(cache: Path) -> None:
     rule = LogProb(threshold=-3).measure(bench(OWN, DRAFTED)[0])
     assert rule.level == -3.0 and rule.measured() == {}
     assert rule.origin() == (
-        "threshold -3, uncalibrated for this pair: accept.threshold= was given by hand"
+        "threshold -3, uncalibrated for this pair: accept.threshold= was set by hand"
     )
     assert not cache.exists()
 
