@@ -101,8 +101,10 @@ class Sglang(EngineBase):
                     f"engine.{name}={share}: give a share of the memory, above 0 and below 1"
                 )
         if self.replicas < 1:
-            raise UserError(f"engine.replicas={self.replicas}: give the number of target servers to start,"
-" 1 or more")  # fmt: skip
+            raise UserError(
+                f"engine.replicas={self.replicas}: give the number of target servers to start,"
+                " 1 or more"
+            )
         if self.connects and self.replicas > 1:
             raise UserError(
                 f"engine.replicas={self.replicas} applies only to servers that the run"

@@ -35,8 +35,10 @@ class ModelConfig:
         if revision is None:
             return
         if self.revision not in (None, revision):
-            raise UserError(f"{self.path} and revision={self.revision} name different revisions: give one"
-" of them")  # fmt: skip
+            raise UserError(
+                f"{self.path} and revision={self.revision} name different revisions: give one"
+                " of them"
+            )
         object.__setattr__(self, "path", path)
         object.__setattr__(self, "revision", revision)
 

@@ -395,7 +395,7 @@ def test_lossless_tokens_go_to_a_server_that_drafts() -> None:
     made = config(*tokens)
     assert why_not(made, THERE, {}) == ""
     assert asked_of(made, made.accept, THERE) == {"accept": "lossless"}
-    assert described(made, THERE).startswith("inside: the server drafts tokens by ")
+    assert described(made, THERE).startswith("inside: the server drafts tokens with ")
     assert "no draft model" in why_not(made, None, {})
     assert "drafts with" in why_not(
         config(*tokens, "draft.model.path=embedded/tiny-target"), THERE, {}
