@@ -103,9 +103,9 @@ def test_replicas_of_the_target_have_cards_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("mebibytes", "tokens", "told"),
     [
-        ((RTX,), 2560, ("here 1 GPU with 24 GiB free", "use 4 such GPUs", "quantised")),
-        ((RTX, RTX), 2560, ("here 2 GPUs with 24 GiB free each", "use 4 such GPUs", "quantised")),
-        ((H100,), 80_000, ("here 1 GPU with 80 GiB free", "give max_new_tokens=", "use 2 such GPUs")),
+        ((RTX,), 2560, ("has 1 GPU with 24 GiB free", "use 4 such GPUs", "quantised")),
+        ((RTX, RTX), 2560, ("has 2 GPUs with 24 GiB free each", "use 4 such GPUs", "quantised")),
+        ((H100,), 80_000, ("has 1 GPU with 80 GiB free", "give max_new_tokens=", "use 2 such GPUs")),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_with_ways_out(

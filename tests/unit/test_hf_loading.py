@@ -59,7 +59,7 @@ def test_sharded_weights_load(copy: Path) -> None:
     answer = ask(Hf(device="cpu").load(str(copy)), context(prompt), LOGITS)
     assert (answer[LOGITS] - truth("llama-biases", prompt).logits[0, -1:]).abs().max() < 1e-4
     next(copy.glob("*-00002-of-*")).unlink()
-    assert "the download is incomplete, repeat it" in refused(copy)
+    assert "the download is incomplete, download it again" in refused(copy)
 
 
 def test_stop_ids_come_from_both_configs(copy: Path) -> None:
@@ -91,10 +91,10 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"model_type": None}, "not model type 'None'; way out: engine=sglang"),
     ({"hidden_act": "gelu"}, "hidden_act=gelu; way out: engine=sglang"),
     ({"quantization_config": {"quant_method": "gptq"}}, "quantised weights"),
-    ({"intermediate_size": 40}, "has shape [48, 32], config.json says [40, 32]"),
+    ({"intermediate_size": 40}, "has shape [48, 32], but config.json says [40, 32]"),
     ({"num_hidden_layers": 4}, "lacks the tensor model.layers.3."),
     ({"num_hidden_layers": 2}, "has a tensor model.layers.2."),
-    ({"attention_bias": False}, "_proj.bias that a llama model has not"),
+    ({"attention_bias": False}, "_proj.bias, which a llama model does not have"),
     ({"hidden_size": "wide"}, "cannot use"),
     (
         {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0}},
@@ -161,7 +161,7 @@ def two_files(at: Path) -> None:
         (scribble, "model.safetensors cannot be read (its header"),
         (pickle_only, "only pickled weights, which are never read"),
         (no_weights, "download or train the model first"),
-        (no_config, "is it a model's folder?"),
+        (no_config, "give a model's folder"),
         (broken_config, "download the model again"),
         (list_config, "not a JSON object"),
         (stray_shard, "do not trust it"),

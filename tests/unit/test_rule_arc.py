@@ -592,7 +592,7 @@ def test_published_constants_are_for_their_own_model(folder: str, tmp_path: Path
         Arc(calibration=folder).bind(run_of({"target": llama}, "token", 1.0))
     with pytest.raises(UserError, match="without buckets"):
         Arc(bucketed=True).bind(run_of({"target": llama}, "token", 1.0))
-    with pytest.raises(UserError, match="unknown accept.prune=entrophy"):
+    with pytest.raises(UserError, match=r"unknown accept\.prune=entrophy"):
         Arc(prune="entrophy")
 
 
