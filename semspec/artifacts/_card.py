@@ -91,7 +91,7 @@ class _Plain(yaml.SafeLoader):  # type: ignore[misc]
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise ValueError("it has aliases (*name), which no card needs")
+            raise ValueError("it uses YAML aliases (*name), which a card must not have")
         return super().compose_node(parent, index)
 
 
@@ -106,9 +106,11 @@ def front_matter(text: str) -> dict[str, Any]:
     try:
         front = yaml.load(found[1], _Plain)
     except Exception as error:  # odd tags make the parser raise errors of any type
-        raise ValueError(f"the card's front matter cannot be read: {first_line(error)}") from error
+        raise ValueError(
+            f"the card's front matter cannot be parsed: {first_line(error)}"
+        ) from error
     if not isinstance(front, dict):
-        raise ValueError("the card's front matter is no mapping")
+        raise ValueError("the card's front matter is not a mapping")
     return front
 
 
@@ -124,6 +126,6 @@ def check(text: str, library: str = "semspec") -> None:
         raise UserError(f"README.md: library_name is {shown}, not {library}")
     tags = front.get("tags")
     if not isinstance(tags, list) or "semspec" not in tags:
-        raise UserError("README.md: tags must be a list that holds semspec")
+        raise UserError("README.md: tags must be a list that contains semspec")
     if not isinstance(front.get("license"), str):
-        raise UserError("README.md: no license is named")
+        raise UserError("README.md: the license is missing")

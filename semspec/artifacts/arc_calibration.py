@@ -39,8 +39,9 @@ def check_sampled(name: str, temperature: float, allow_mismatch: bool = False) -
     """Raise UserError at temperature 0, where the target can write only one token."""
     if not temperature and not allow_mismatch:
         raise UserError(
-            f"{name} cannot be asked at temperature 0: one token is possible, and no other may be"
-            " tolerated in its place: use accept=greedy or accept=lossless, or a higher temperature"
+            f"{name} does not work at temperature 0, where only one token is possible and"
+            " no other may replace it: use accept=greedy or accept=lossless, or a higher"
+            " temperature"
         )
 
 
@@ -123,9 +124,9 @@ class ArcCalibration(base.Artifact):
             check_sampled(self.name, temperature)  # ``calibrate`` refuses 0, too
             known = ", ".join(f"{setting.temperature:g}" for setting in self.settings)
             raise UserError(
-                f"{self.name} was calibrated at temperature {known}, not at {temperature:g}:"
-                " calibrate it there (temperatures=...), or accept.allow_mismatch=true takes the"
-                " nearest"
+                f"{self.name} was calibrated at temperature {known}, not at"
+                f" {temperature:g}: calibrate it there (temperatures=...), or set"
+                " accept.allow_mismatch=true to use the nearest"
             )
         return nearest
 

@@ -136,7 +136,9 @@ class Artifact(ABC):
             layout = cls.layout(config)
         except (ValueError, OverflowError) as error:
             what = first_line(error)
-            raise UserError(f"{folder / CONFIG} is no {cls.kind}'s config ({what})") from error
+            raise UserError(
+                f"{folder / CONFIG} is not the config of a {cls.kind} ({what})"
+            ) from error
         tensors = cls.own_tensors(folder, layout)
         texts = {  # if they are there: a load from the Hub does not download them
             path.name: foreign.read_text(path, LARGEST_TEXT)
@@ -161,8 +163,8 @@ class Artifact(ABC):
             raise UserError(f"{folder} holds {shown!r}, not a {cls.kind}")
         if type(version) is not int or version != cls.version:
             raise UserError(
-                f"{folder} is a {cls.kind} of version {str(version)[:20]}, this semspec reads version"
-                f" {cls.version}: update semspec, or make it again"
+                f"{folder} is a {cls.kind} of version {str(version)[:20]}, but this semspec"
+                f" reads version {cls.version}: update semspec, or make the artifact again"
             )
         return config
 
@@ -171,7 +173,7 @@ class Artifact(ABC):
         if layout:
             return read_tensors(folder, layout)
         if (folder / TENSORS).exists():
-            raise UserError(f"{folder} holds {TENSORS}: a {cls.kind} has no tensors")
+            raise UserError(f"{folder} contains {TENSORS}, but a {cls.kind} has no tensors")
         return {}
 
     def save(self, folder: str | Path) -> None:
@@ -267,10 +269,11 @@ class Artifact(ABC):
         """
         impossible, unlike = binding.differences(self.config, model, at, split, temperature, role)
         if impossible or (unlike and not allow_mismatch):
-            way = "" if impossible else "; allow_mismatch=true goes on all the same"
+            way = "" if impossible else "; allow_mismatch=true ignores this"
             raise UserError(
-                f"{self.kind} {self.name} does not fit: {'; '.join(impossible + unlike)}. Take the"
-                f" {self.kind} of this model, or make one with {command or self.made_by}{way}"
+                f"{self.kind} {self.name} does not fit: {'; '.join(impossible + unlike)}."
+                f" Use the {self.kind} for this model, or make one with"
+                f" {command or self.made_by}{way}"
             )
         return unlike
 
@@ -301,7 +304,7 @@ def find(
         folder = beside_package("hub_artifacts") / folder_or_repo.removeprefix(EMBEDDED)
         swap.recover(folder)
         if not folder.is_dir():
-            raise UserError(f"no artifact {folder_or_repo} is shipped with the package")
+            raise UserError(f"the package ships no artifact {folder_or_repo}")
         return locate(str(folder), wanted=wanted)
     place, given = split_revision(folder_or_repo)
     return locate(place, revision or given, wanted, access)
@@ -324,7 +327,7 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
     config = foreign.read_object(folder / CONFIG, LARGEST_CONFIG, f"it is no {kind}'s folder")
     files = [f.name for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
     if wrong := manifests.strange(files):
-        raise UserError(f"{folder} holds {wrong}: remove it, or take another artifact")
+        raise UserError(f"{folder} contains {wrong}: remove it, or use another artifact")
     return config
 
 

@@ -139,15 +139,15 @@ def check_shares(group: str, **given: float | None) -> None:
     """Raise UserError for a risk, a share or a confidence that is given and is not between 0 and 1."""
     for name, value in given.items():
         if value is not None and not 0 < value < 1:
-            raise UserError(f"{group}.{name}={value}: give more than 0, less than 1")
+            raise UserError(f"{group}.{name}={value}: give a number above 0 and below 1")
 
 
 def check_alike(group: str, what: str, unlike: Sequence[str], way: str) -> None:
     """Raise UserError if a guarantee was measured differently from the run; ``way`` names a way out."""
     if unlike:
         raise UserError(
-            f"what {what} guarantees was measured {' and '.join(unlike)}: {way}, or set"
-            f" {group}.allow_mismatch=true to go on without the guarantee"
+            f"the guarantee of {what} was measured {' and '.join(unlike)}: {way}, or set"
+            f" {group}.allow_mismatch=true to run without the guarantee"
         )
 
 

@@ -58,7 +58,9 @@ def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
     folder = fetched(place)
     target = out or converted_place(folder)
     if target is None:
-        raise UserError(f"out= is missing: give a folder for what is made of {place}")
+        raise UserError(
+            f"out= is missing: give a folder for the artifact that is made from {place}"
+        )
     target = swap.place(target)
     if target.exists() and not manifests.is_ours(target):
         raise UserError(f"{target} already exists: give another out=")
@@ -75,7 +77,9 @@ def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
     try:
         artifact.save(target)
     except ValueError as error:  # sizes that no model has
-        raise UserError(f"{folder} is no head that can be kept ({first_line(error)})") from error
+        raise UserError(
+            f"{folder} is not a head that semspec can use ({first_line(error)})"
+        ) from error
     return Converted(inspection.check(target), target, told)
 
 
@@ -107,9 +111,10 @@ def _made(
         return _eagle3(folder, config, files, told)
     shown = ", ".join(ascii(name[:64])[1:-1] for name in sorted(shapes)[:3]) or "none"
     raise UserError(
-        f"{folder} holds neither an EAGLE-3 head nor Medusa heads (tensors: {shown}; the one has fc.weight and midlayer.* or"
-        " layers.0.*, the others 0.0.linear.weight or blocks.0.layers.0.weight): name one with path=; docs/heads.md"
-        " lists the layouts that are read"
+        f"{folder} contains neither an EAGLE-3 head nor Medusa heads (tensors: {shown};"
+        " EAGLE-3 has fc.weight and midlayer.* or layers.0.*, Medusa 0.0.linear.weight or"
+        " blocks.0.layers.0.weight): give one with path=; docs/heads.md lists the supported"
+        " layouts"
     )
 
 
@@ -159,8 +164,8 @@ def _medusa(config: Mapping[str, Any], files: list[Path], told: list[str]) -> Me
     vocabulary = rows[0] if rows else config.get("vocab_size", 0)
     if not width or type(vocabulary) is not int or vocabulary < 1:
         raise UserError(
-            "the heads have no last matrix of their own and config.json no vocab_size: add the"
-            " target's vocab_size to config.json"
+            "the heads have no output matrix of their own, and config.json has no"
+            " vocab_size: add the target's vocab_size to config.json"
         )
     shape = medusa.shape_of(config, naming, width, vocabulary)
     tensors = medusa.read_checkpoint(files, shape, naming)

@@ -53,7 +53,7 @@ class Datastore(base.Artifact):
         for name in names:
             path = made.parts[name] = folder / name
             if not path.is_file():
-                raise UserError(f"{path} is missing: take an intact copy of the {cls.kind}")
+                raise UserError(f"{path} is missing: use an intact copy of the {cls.kind}")
         manifest, later = manifests.read(folder), cls.hashed_later & set(names)
         manifests.check(folder, manifest, set(names) - later, manifests.LARGEST_HASHED)
         manifests.check(folder, manifest, later, largest=-1)  # only the size

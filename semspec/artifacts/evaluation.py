@@ -49,7 +49,9 @@ class Evaluation(base.Artifact):
         run = RunFolder(folder)
         config, result = run.config, run.figures()
         if config is None or result is None:
-            raise UserError(f"{folder} holds no finished run: give the folder of one, run=runs/...")
+            raise UserError(
+                f"{folder} contains no finished run: give the folder of one, run=runs/..."
+            )
         measured = {k: v for k, v in result.items() if k != "provenance"}
         origin = result.get("provenance") or {}
         kept = ("git", "packages", "python", "machine", "seed")

@@ -31,7 +31,7 @@ def local(place: str) -> Path:
     folder = Path(place).expanduser()
     swap.recover(folder)
     if not folder.is_dir():
-        raise UserError(f"no folder {folder}: give the folder of an artifact, path=FOLDER")
+        raise UserError(f"folder {folder} does not exist: give an artifact's folder, path=FOLDER")
     return folder
 
 
@@ -45,8 +45,8 @@ def kind_of(folder: Path) -> type[base.Artifact]:
         own = (n for n, a in heads.items() if a and [a] == config.get("architectures"))
         kind = next(own, "model")
     if not isinstance(kind, str) or kind not in known:
-        raise UserError(f"{folder} is no artifact's folder: its config.json names no kind of"
-                        f" {', '.join(known)}")  # fmt: skip
+        raise UserError(f"{folder} is not an artifact's folder: its config.json names no kind of"
+f" {', '.join(known)}")  # fmt: skip
     cls: type[base.Artifact] = known[kind].cls
     return cls
 
@@ -80,16 +80,16 @@ def check(folder: Path) -> base.Artifact:
     if manifest is None:
         raise UserError(f"{folder} has no {base.MANIFEST}: run python -m semspec.artifacts seal path={folder}")  # fmt: skip
     if unlike := manifests.differences(folder, manifest):
-        raise UserError(f"{folder} is not as its manifest says: {'; '.join(unlike[:3])}")
+        raise UserError(f"{folder} does not match its manifest: {'; '.join(unlike[:3])}")
     cls = kind_of(folder)
     if (manifest["kind"], manifest["version"]) != (cls.kind, cls.version):
         raise UserError(
-            f"{folder}: the manifest is of a {manifest['kind']}, version {manifest['version']}, the"
-            f" folder of a {cls.kind}, version {cls.version}"
+            f"{folder}: the manifest describes a {manifest['kind']}, version"
+            f" {manifest['version']}, but the folder is a {cls.kind}, version {cls.version}"
         )
     artifact = cls.read(folder)
     if not (folder / base.CARD).is_file():
-        raise UserError(f"{folder} has no {base.CARD}: an artifact has a card")
+        raise UserError(f"{folder} has no {base.CARD}, which every artifact needs")
     _card.check(artifact.texts[base.CARD], artifact.library())
     return artifact
 

@@ -246,8 +246,9 @@ class Probe(base.Artifact):
         """Return the scores; raise UserError if one is NaN, before it decides anything."""
         if bool(scores.isnan().any()):
             raise UserError(
-                f"probe {self.name} scores a step with NaN: its weights overflow on this model's"
-                " states; take another probe, or train one with python -m semspec.train_probe"
+                f"probe {self.name} scores a step with NaN, because its weights overflow on"
+                " this model's states: use another probe, or train one with python -m"
+                " semspec.train_probe"
             )
         return scores
 

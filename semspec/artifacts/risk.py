@@ -139,22 +139,25 @@ class RiskCalibration(base.Artifact):
         """
         if self.free and probe is not None:
             raise UserError(
-                f"risk calibration {self.name} holds lowest log-probabilities, no probe's scores: use it"
-                " with accept=logprob, or make one with python -m semspec.calibrate_risk probe=..."
+                f"risk calibration {self.name} has lowest log-probabilities, not a probe's"
+                " scores: use it with accept=logprob, or make one with python -m"
+                " semspec.calibrate_risk probe=..."
             )
         if self.free:
             return
         made = self.config["probe"]
         if probe is None:
             raise UserError(
-                f"risk calibration {self.name} holds scores of the probe {made['name']}: use it with"
-                " accept=semantic_risk, or make one with python -m semspec.calibrate_risk score=logprob"
+                f"risk calibration {self.name} has scores of the probe {made['name']}: use"
+                " it with accept=semantic_risk, or make one with python -m"
+                " semspec.calibrate_risk score=logprob"
             )
         if made["digest"] != probe.digest and not allow_mismatch:
             raise UserError(
                 f"risk calibration {self.name} was made with the probe {made['name']}"
-                f" ({made['digest']}), this is {probe.name} ({probe.digest}): make one with"
-                " python -m semspec.calibrate_risk, or set accept.allow_mismatch=true"
+                f" ({made['digest']}), but this run uses {probe.name} ({probe.digest}): make"
+                " one with python -m semspec.calibrate_risk, or set"
+                " accept.allow_mismatch=true"
             )
 
     def summary(self) -> str:

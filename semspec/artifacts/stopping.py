@@ -108,8 +108,8 @@ class StopCalibration(base.Artifact):
         noted = self.config["data"].get("max_new_tokens")
         if not isinstance(noted, int) or noted < 1:
             raise UserError(
-                "the calibration does not say its max_new_tokens, which stop.hopeless= needs: calibrate again with"
-                f" {self.made_by}"
+                "the calibration does not record its max_new_tokens, which stop.hopeless="
+                f" needs: calibrate again with {self.made_by}"
             )
         return noted
 

@@ -66,7 +66,7 @@ def upload(
         _may_replace(repo_id, head, private, update or same)
         tags = {t.name: t.target_commit for t in api.list_repo_refs(repo_id).tags} if tag else {}
         if tag in tags and not (same and tags[tag] == head.commit):
-            raise UserError(f"{repo_id} has a tag {tag}: give another tag=")
+            raise UserError(f"{repo_id} already has the tag {tag}: give another tag=")
         if same:
             commit = head.commit
         else:
@@ -84,8 +84,8 @@ def upload(
             _, listing = list_files(repo_id, commit, WHOLE, token)
         if unlike := _unlike(folder, files, listing):
             raise UserError(
-                f"{repo_id} at {commit} does not hold what was sent ({', '.join(unlike)}): publish"
-                " again with update=true"
+                f"{repo_id} at {commit} differs from what was sent ({', '.join(unlike)}):"
+                " publish again with update=true"
             )
     if tag and tag not in tags:
         with _errors_after_commit(f"{repo_id}@{commit}", f"the tag {tag}", token):
@@ -104,7 +104,7 @@ def _with_owner(api: HfApi, repo: str, token: str | None) -> str:
             return f"{api.whoami()['name']}/{repo}"
         except LocalTokenNotFoundError as e:
             raise UserError(
-                f"whose {repo} is it: log in with 'hf auth login', or give OWNER/{repo}"
+                f"repo={repo} has no owner: log in with 'hf auth login', or give OWNER/{repo}"
             ) from e
 
 
@@ -122,13 +122,13 @@ def _head(api: HfApi, repo: str) -> Head | None:
 def _may_replace(repo: str, head: Head, private: bool | None, update: bool) -> None:
     if private and not head.private:
         raise UserError(
-            f"{repo} is public: make it private on the Hub first, or leave private=true out"
+            f"{repo} is public: make it private on the Hub first, or leave out private=true"
         )
     there = [name for name in head.listing if name not in THEIRS]
     if there and not update:
         raise UserError(
-            f"{repo} exists and holds {len(there)} files: add update=true to replace them in one"
-            " commit (earlier revisions stay), or give another repo="
+            f"{repo} already exists with {len(there)} files: add update=true to replace"
+            " them in one commit (earlier revisions stay), or give another repo="
         )
 
 
@@ -151,21 +151,21 @@ def _hub_errors(repo: str, token: str | None) -> Iterator[None]:
     except errors.HFValidationError as e:
         raise UserError(f"repo={repo} is not a repository name: give OWNER/NAME") from e
     except errors.OfflineModeIsEnabled as e:
-        raise UserError("HF_HUB_OFFLINE is set: publish where there is a network") from e
+        raise UserError("HF_HUB_OFFLINE is set: publish from a machine with network access") from e
     except Exception as e:  # network, disk: errors of whatever HTTP library the Hub client uses
         status = e.response.status_code if isinstance(e, errors.HfHubHTTPError) else None
         if status in (401, 403):
             raise UserError(
-                f"no right to write to {repo}: log in with 'hf auth login' and a token that may"
-                f" write there ({_line(e, token)})"
+                f"you may not write to {repo}: log in with 'hf auth login' and a token with"
+                f" write access to it ({_line(e, token)})"
             ) from e
         if status in (409, 412):
             raise UserError(
-                f"{repo} was changed by somebody else meanwhile ({_line(e, token)}): look at it, then"
-                " publish again with update=true"
+                f"{repo} was changed by somebody else in the meantime ({_line(e, token)}):"
+                " check it, then publish again with update=true"
             ) from e
         raise UserError(
-            f"{repo}: the upload failed ({_line(e, token)}); what was there is as it was: try again"
+            f"{repo}: the upload failed ({_line(e, token)}) and changed nothing: try again"
         ) from e
 
 
@@ -176,7 +176,8 @@ def _errors_after_commit(at: str, what: str, token: str | None) -> Iterator[None
         yield
     except Exception as e:  # network, disk, rights
         raise UserError(
-            f"{at} is published, but {what} failed ({_line(e, token)}): the same again does what is left"
+            f"{at} is published, but {what} failed ({_line(e, token)}): repeat the same"
+            " command to finish"
         ) from e
 
 

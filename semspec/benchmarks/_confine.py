@@ -76,8 +76,9 @@ def run_program(
     verdict = json.loads(answer)
     if verdict["unconfined"] is not None:
         raise UserError(
-            f"this system cannot confine programs ({verdict['unconfined']}), so none is run: give"
-            " benchmark.confine=limits to run them with limits of time and memory only"
+            f"this system cannot confine programs ({verdict['unconfined']}), so semspec"
+            " runs none: give benchmark.confine=limits to run them with only time and"
+            " memory limits"
         )
     return str(verdict["outcome"])
 

@@ -58,11 +58,11 @@ class DataBenchmark(Benchmark):
         number = 0
         for number, (where, row) in numbered:
             if not isinstance(row, Mapping):
-                raise UserError(f"{where} is no object with columns: see docs/benchmarks.md")
+                raise UserError(f"{where} is not an object with columns: see docs/benchmarks.md")
             problem = self.problem(f"{self.name}-{number:04d}", where, row)
             yield replace(problem, system=self.system) if self.system else problem
         if not number:
-            raise UserError(f"{self.data or self.repo} holds no rows: download it again")
+            raise UserError(f"{self.data or self.repo} has no rows: download it again")
 
     def rows(self) -> rows.Rows:
         """Yield all rows with their places."""
@@ -75,10 +75,12 @@ class DataBenchmark(Benchmark):
             return rows.tables(self.fetch(files), files)
         path = Path(self.data).expanduser()
         if not path.exists():
-            raise UserError(f"benchmark.data={self.data}: there is no such file or folder")
+            raise UserError(f"benchmark.data={self.data} does not exist: give a file or a folder")
         if not (found := rows.tables(path, files)):
             wanted = " or ".join(files)
-            raise UserError(f"benchmark.data={self.data} holds no {wanted}: point it at the file")
+            raise UserError(
+                f"benchmark.data={self.data} contains no {wanted}: give the file itself"
+            )
         return found
 
     def fetch(self, files: Sequence[str]) -> Path:

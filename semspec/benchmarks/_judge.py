@@ -66,6 +66,6 @@ class OpenBenchmark(DataBenchmark):
                 return str(json.load(answer)["choices"][0]["message"]["content"])
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
             raise UserError(
-                f"the judge at {url} gave no rating ({first_line(error)}): start it, or leave"
-                " benchmark.judge out"
+                f"the judge at {url} gave no rating ({first_line(error)}): start it, or"
+                " leave out benchmark.judge"
             ) from error

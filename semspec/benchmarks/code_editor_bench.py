@@ -52,8 +52,8 @@ class CodeEditorBench(OpenBenchmark):
         missing = [file for file in wanted if file not in {f.name for f in files}]
         if missing and self.data and Path(self.data).expanduser().is_dir():
             raise UserError(
-                f"benchmark.data={self.data} holds no {' or '.join(missing)}: leave these tasks out"
-                " of benchmark.tasks"
+                f"benchmark.data={self.data} contains no {' or '.join(missing)}: leave"
+                " these tasks out of benchmark.tasks"
             )
         yield from in_turn(rows.read(file) for file in files)
 

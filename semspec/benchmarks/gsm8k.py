@@ -63,8 +63,9 @@ class Gsm8k(MathBenchmark):
             found.append(f"{asked} {solution}\nThe answer is \\boxed{{{answer}}}.")
         if len(found) < self.shots:
             raise UserError(
-                f"benchmark.shots={self.shots} takes the first problems of the train split, and there are"
-                f" {len(found)}: put {TRAIN[-1]} beside {self.data or 'the test split'}, or ask for fewer"
+                f"benchmark.shots={self.shots} needs that many problems of the train split,"
+                f" and {len(found)} were found: put {TRAIN[-1]} beside"
+                f" {self.data or 'the test split'}, or give fewer shots"
             )
         return found
 

@@ -29,6 +29,8 @@ class MmluPro(ChoiceBenchmark):
         options = [str(option) for option in pick(where, row, "options") if option != FILLER]
         answer = str(pick(where, row, "answer"))
         if answer not in LETTERS[: len(options)] or len(options) < 2:
-            raise UserError(f"{where}: '{answer}' is none of its {len(options)} options")
+            raise UserError(
+                f"{where}: the answer '{answer}' is not one of its {len(options)} options"
+            )
         question = choice_question(str(pick(where, row, "question")), options)
         return BenchmarkProblem(name, question, answer)

@@ -34,9 +34,10 @@ class SpeedBench(OpenBenchmark):
 
     def fetch(self, files: Sequence[str]) -> Path:
         raise UserError(
-            "SPEED-Bench's Hub copy holds placeholders, as its sources' licences ask: after 'hf download"
-            " nvidia/SPEED-Bench --repo-type dataset', prepare it with NVIDIA's specdec_bench (prepare_data.py), and"
-            " give benchmark.data=FILE"
+            "SPEED-Bench's Hub copy contains only placeholders, because of its sources'"
+            " licences: run 'hf download nvidia/SPEED-Bench --repo-type dataset', prepare"
+            " it with NVIDIA's specdec_bench (prepare_data.py), and give"
+            " benchmark.data=FILE"
         )
 
     def rows(self) -> rows.Rows:
@@ -56,7 +57,7 @@ class SpeedBench(OpenBenchmark):
         turns = pick(where, row, "turns")
         first = turns[0] if isinstance(turns, list | tuple) and turns else turns
         if not isinstance(first, str) or not first.strip():
-            raise UserError(f"{where} has no text as its first of 'turns'")
+            raise UserError(f"{where}: the first of its 'turns' is not text")
         number = row.get("question_id") or name.rpartition("-")[2]
         return BenchmarkProblem(f"{pick(where, row, 'category')}-{number}", first)
 

@@ -31,7 +31,7 @@ class Synthetic(Benchmark):
         for name in self.domains:
             if name not in KINDS:
                 known = ", ".join(KINDS)
-                raise UserError(f"unknown domain '{name}' in benchmark.domains: known are {known}")
+                raise UserError(f"benchmark.domains: unknown domain '{name}': choose among {known}")
         if not self.domains:
             raise UserError("benchmark.domains is empty: give at least one, such as [residues]")
 

@@ -36,11 +36,19 @@ class Quantiles:
 
     def __post_init__(self) -> None:
         if not (0 < self.delta < 1 and 0 < self.confidence < 1):
-            raise UserError("delta and confidence are above 0 and below 1, such as delta=0.05")
+            raise UserError(
+                f"delta={self.delta}, confidence={self.confidence}: give numbers above 0 and"
+                " below 1, such as delta=0.05"
+            )
         if self.sequence < 0 or not self.alpha >= 1:
-            raise UserError("sequence is 0 (off) or more, alpha at least 1 (eq. 13)")
+            raise UserError(
+                f"sequence={self.sequence}, alpha={self.alpha}: give sequence 0 (off) or more,"
+                " and alpha of at least 1 (eq. 13)"
+            )
         if self.correction not in CORRECTIONS:
-            raise UserError(f"unknown correction '{self.correction}': {', '.join(CORRECTIONS)}")
+            raise UserError(
+                f"unknown correction={self.correction}: give one of {', '.join(CORRECTIONS)}"
+            )
 
     @property
     def share(self) -> float:
@@ -60,7 +68,7 @@ def upper_quantile(values: Tensor, by: Quantiles) -> float:
     ordered = values.double().sort().values
     count, level = len(ordered), 1 - by.share
     if not count:
-        raise UserError("nothing was measured: give more problems= or positions=")
+        raise UserError("no pair was measured: give more problems= or positions=")
     if by.correction == "none":
         found = quantile(ordered.tolist(), level)
         assert found is not None
@@ -75,8 +83,9 @@ def upper_quantile(values: Tensor, by: Quantiles) -> float:
         place = next((n for n, found in limits if found and found[0] >= level), count + 1)
     if place > count:
         raise UserError(
-            f"{count} pairs say nothing about a quantile of {level:g} with confidence"
-            f" {by.confidence:g}: measure more (problems=, positions=), or correction=none"
+            f"{count} pairs are too few for a quantile of {level:g} with confidence"
+            f" {by.confidence:g}: measure more (problems=, positions=), or give"
+            " correction=none"
         )
     return float(ordered[place - 1])
 
@@ -96,8 +105,8 @@ def fit(pairs: Tensor, by: Quantiles) -> Constants:
     alpha_kappa = by.alpha * upper_quantile(ratios(js, margin.square()), by)
     if not math.isfinite(c_s + alpha_kappa):
         raise UserError(
-            "too many pairs have different next steps and no difference in embedding or margin: no"
-            " factor can bound them; is the model's embedding table intact?"
+            "too many pairs have different next steps but equal embeddings and margins, so"
+            " no factor bounds them: check the model's embedding table"
         )
     u_min = bounds(distance, margin, Constants(c_s, alpha_kappa, 1.0))
     return Constants(c_s, alpha_kappa, upper_quantile(u_min, by))

@@ -75,8 +75,9 @@ def certify(
                 found = Certified(ordered[count - 1][0], count, wrong, bound)
     if found is None:
         raise UserError(
-            f"accept.risk={risk:g} cannot be certified from {len(ordered)} calibration steps (the"
-            f" lowest bound is {best:.3f}): ask for more risk, or calibrate on more problems"
+            f"accept.risk={risk:g} cannot be certified from {len(ordered)} calibration"
+            f" steps (the lowest bound is {best:.3f}): give a higher risk, or calibrate on"
+            " more problems"
         )
     return found
 

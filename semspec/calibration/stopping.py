@@ -173,5 +173,5 @@ def outcome(
 def _uncertified(problems: Sequence[Watched], asked: str, bound: float, way: str) -> UserError:
     return UserError(
         f"{asked} cannot be certified from {len(problems)} problems (the lowest bound is"
-        f" {bound:.3f}): ask for more risk, or calibrate on more problems{way}"
+        f" {bound:.3f}): give a higher risk, or calibrate on more problems{way}"
     )

@@ -194,7 +194,7 @@ def sentences(certificate: Certificate) -> list[str]:
     said = {
         "faulty": "FAULTY: the output is not distributed as the model's.",
         "as the model": "No fault found: as far as tested, the output is distributed as the model's.",
-        "undecided": "Undecided: greedy texts differ, and nobody tells their log-probabilities.",
+        "undecided": "Undecided: greedy texts differ, and their log-probabilities are unknown.",
         "not tested": "Nothing was tested.",
     }
     lines = [said[certificate.verdict]]

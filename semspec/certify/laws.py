@@ -87,7 +87,7 @@ def law_of_likeliest(logprobs: Mapping[Token, float], sampling: Sampling) -> Law
     bounded, by the weight of the least likely listed token.
     """
     if not logprobs:
-        raise UserError("the server lists no log-probabilities: give reference=FOLDER_OR_URL")
+        raise UserError("the server returns no log-probabilities: give reference=FOLDER_OR_URL")
     ordered = sorted(logprobs.items(), key=lambda one: -one[1])
     raw = [math.exp(value) for _, value in ordered]
     least, rest = raw[-1], max(0.0, 1.0 - math.fsum(raw))
@@ -128,9 +128,10 @@ def law_of_likeliest(logprobs: Mapping[Token, float], sampling: Sampling) -> Law
 
 def _open(sampling: Sampling, listed: int) -> UserError:
     return UserError(
-        f"the server's {listed} likeliest tokens do not tell its distribution at"
-        f" temperature={sampling.temperature:g} top_p={sampling.top_p:g} top_k={sampling.top_k}"
-        f" min_p={sampling.min_p:g}: give temperature=1 without cuts, or reference=FOLDER_OR_URL"
+        f"the server's {listed} likeliest tokens do not determine its distribution at"
+        f" temperature={sampling.temperature:g} top_p={sampling.top_p:g}"
+        f" top_k={sampling.top_k} min_p={sampling.min_p:g}: give temperature=1 without"
+        " top_p, top_k and min_p, or reference=FOLDER_OR_URL"
     )
 
 

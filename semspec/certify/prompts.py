@@ -26,13 +26,16 @@ def read_prompts(file: str) -> list[str]:
     path = Path(file).expanduser()
     try:
         if not path.is_file() or path.stat().st_size > LARGEST:
-            raise UserError(f"prompts={file}: give a file of lines, below {LARGEST >> 20} MiB")
+            raise UserError(
+                f"prompts={file}: give a text file with one prompt per line, below"
+                f" {LARGEST >> 20} MiB"
+            )
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"prompts={file} cannot be read as text in UTF-8") from error
+        raise UserError(f"prompts={file} is not text in UTF-8") from error
     prompts = [text for line in lines if (text := _prompt(line))]
     if not prompts:
-        raise UserError(f"prompts={file} holds no prompt")
+        raise UserError(f"prompts={file} contains no prompt")
     return prompts
 
 

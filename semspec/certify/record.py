@@ -61,7 +61,8 @@ class Record:
             others = ("config.json", "samples.jsonl", "laws.jsonl", CERTIFICATE, REPORT)
             if there := next((n for n in others if (self.folder / n).exists()), None):
                 raise UserError(
-                    f"{self.folder} holds {there} that this command has not written: give another out="
+                    f"{self.folder} contains {there}, which this command did not write:"
+                    " give another out="
                 )
             write_json(file, {MARK: options})
         elif (

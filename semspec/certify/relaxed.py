@@ -51,7 +51,8 @@ class Chat:
                 raise TypeError
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise UserError(
-                f"{self.client.url}/v1/chat/completions answers without a message and its number of tokens"
+                f"{self.client.url}/v1/chat/completions returned no message with its number"
+                " of tokens"
             ) from error
         text = f"{OPEN}\n{thought}\n{CLOSE}\n{content}" if thought else content
         return {"text": text, "tokens": tokens, "cut_off": finish == "length"}

@@ -126,7 +126,9 @@ class DenseShard:
         self.places: NDArray[np.int32] = mapped.array("places")
         self.tokens: NDArray[np.int32] = mapped.array("tokens")
         if len(self.keys) != len(self.places):
-            raise UserError(f"{mapped.path} has not as many places as keys: take an intact copy")
+            raise UserError(
+                f"{mapped.path} has a different number of places than keys: use an intact copy"
+            )
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -53,10 +53,10 @@ def open_arrays(path: Path, wanted: Shapes) -> Mapped:
         with foreign.open_plain(path) as file:
             opened = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError as error:
-        raise UserError(f"{path} is missing: take an intact copy of the datastore") from error
+        raise UserError(f"{path} is missing: use an intact copy of the datastore") from error
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} is damaged or cut off ({first_line(error)[:200]}): take an intact copy of the"
+            f"{path} is damaged or cut off ({first_line(error)[:200]}): use an intact copy of the"
             " datastore"
         ) from error
     return Mapped(path, opened, places)

@@ -151,8 +151,8 @@ class Scann:
         )
         if needed > free:
             raise UserError(
-                f"index=scann needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free: use"
-                " index=faiss"
+                f"index=scann needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f}"
+                " GB are free: use index=faiss"
             )
         held = np.concatenate([shard.astype(np.float32) for shard in keys])
         bf16 = module.scann_ops_pybind.scann_builder.ReorderType.BFLOAT16
@@ -282,7 +282,9 @@ def build(name: str, keys: Keys, leaves: int = 0) -> Files:
     if name == "exact":
         return {}
     if count < 1000:
-        raise UserError(f"index={name} wants 1,000 entries, these are {count:,}: use index=exact")
+        raise UserError(
+            f"index={name} needs at least 1,000 entries, and there are {count:,}: use index=exact"
+        )
     if name == "scann":
         return Scann.build(keys, leaves, searched)
     return Faiss.build(keys, leaves, searched)
@@ -300,7 +302,7 @@ def load(name: str, files: Files, keys: Keys, where: Path, effort: Effort = NO_E
         raise
     except (ValueError, TypeError, RuntimeError, OSError, MemoryError) as error:
         raise UserError(
-            f"{where} cannot be read as an index ({first_line(error)[:200]}): take an intact copy of"
+            f"{where} cannot be read as an index ({first_line(error)[:200]}): use an intact copy of"
             " the datastore"
         ) from error
 
@@ -310,7 +312,7 @@ def _imported(name: str) -> Any:
         return __import__(name)
     except ImportError as error:
         raise UserError(
-            f"index={name} needs {name}, which cannot be imported ({first_line(error)[:100]}): run pip"
+            f"index={name}: {name} cannot be imported ({first_line(error)[:100]}): run pip"
             " install 'semspec[datastores]', or use index=exact"
         ) from error
 

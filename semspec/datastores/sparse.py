@@ -67,7 +67,7 @@ class Shard:
         self._order = mapped.array("suffixes")
         if len(self._tokens) != len(self._order):
             what = "has not as many suffixes as tokens"
-            raise UserError(f"{mapped.path} {what}: take an intact copy")
+            raise UserError(f"{mapped.path} {what}: use an intact copy")
         self._places = self._order.data  # indexing a memoryview is cheaper than a numpy array
 
     def __len__(self) -> int:
@@ -194,6 +194,6 @@ def check_tokens(name: str, largest: int, vocabulary: int) -> None:
     """Raise UserError if a datastore has a token that the model does not have."""
     if largest >= vocabulary:
         raise UserError(
-            f"{name} holds token {largest}, and the model's are below {vocabulary}: build one with this"
-            " model's tokenizer, or take an intact copy"
+            f"{name} contains token {largest}, beyond the model's vocabulary of"
+            f" {vocabulary}: build one with this model's tokenizer, or use an intact copy"
         )

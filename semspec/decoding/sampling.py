@@ -93,8 +93,8 @@ def draw_summed(row: NDArray[Any], summed: NDArray[Any], uniform: float) -> int:
 def _check_mass(total: float) -> None:
     if not total > 0:
         raise UserError(
-            f"a model's probabilities sum to {total}: its numbers overflow or its weights are"
-            " damaged; try engine.dtype=fp32, or load the model again"
+            f"a model's probabilities sum to {total}, because its numbers overflow or its"
+            " weights are damaged: try engine.dtype=fp32, or load the model again"
         )
 
 

@@ -45,7 +45,8 @@ class SemspecModel:
         if speculative_algorithm not in DRAFTS:
             known = ", ".join(DRAFTS)
             raise UserError(
-                f"speculative_algorithm={speculative_algorithm}: semspec takes {known}, and everything else by overrides="
+                f"speculative_algorithm={speculative_algorithm}: give one of {known}, and"
+                " everything else with overrides="
             )
         sampling = {"temperature": 0, **(sampling_kwargs or {})}
         if unknown := set(sampling) - set(SAMPLING):

@@ -56,8 +56,10 @@ def from_target(folder: Path, name: str, shape: tuple[int, int]) -> Tensor:
                 tensor: Tensor = opened.get_tensor(name)
             if tuple(tensor.shape) != shape:
                 raise UserError(
-                    f"{name} in {folder} has shape {list(tensor.shape)}, the head needs"
+                    f"{name} in {folder} has shape {list(tensor.shape)}, but the head needs"
                     f" {list(shape)}: it was trained for another target"
                 )
             return tensor
-    raise UserError(f"{folder} lacks the tensor {name}: the download is incomplete, repeat it")
+    raise UserError(
+        f"{folder} lacks the tensor {name}: the download is incomplete, download it again"
+    )

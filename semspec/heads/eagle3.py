@@ -108,8 +108,8 @@ def read_shape(folder: Path, target: Path) -> Shape:
     layers, width, vocabulary = target_facts(target)
     if shape.vocabulary != vocabulary:
         raise UserError(
-            f"{folder} drafts for a vocabulary of {shape.vocabulary}, the target's has {vocabulary}:"
-            " take the head that was trained for this target"
+            f"{folder} drafts for a vocabulary of {shape.vocabulary}, but the target's has"
+            f" {vocabulary}: use the head that was trained for this target"
         )
     return replace(
         shape,
@@ -124,17 +124,22 @@ def own_shape(folder: Path, config: Mapping[str, Any]) -> Shape:
     Raises UserError if it is not the config of an EAGLE-3 head.
     """
     if "medusa_num_heads" in config:
-        raise UserError(f"{folder} holds Medusa heads: use draft=medusa, or name an EAGLE-3 head")
+        raise UserError(
+            f"{folder} contains Medusa heads: use draft=medusa, or give an EAGLE-3 head"
+        )
     spec = spec_of(folder, config, 0)
     other = [n for n in ("norm_before_fc", "fc_norm", "norm_output") if config.get(n)]
     if spec.layers != 1 or spec.qk_norm or other:
         raise UserError(
-            f"{folder} is no EAGLE-3 head as published (one Llama layer without further norms"
-            f"{': ' * bool(other)}{', '.join(other)}): use engine=sglang, or another head"
+            f"{folder} is not a standard EAGLE-3 head (one Llama layer without further"
+            f" norms{': ' * bool(other)}{', '.join(other)}): use engine=sglang, or another"
+            " head"
         )
     normed = config.get("norm_before_residual")
     if normed not in (None, True, False):
-        raise UserError(f"{folder}: norm_before_residual={ascii(normed)[:40]}: it is true or false")
+        raise UserError(
+            f"{folder}: norm_before_residual={ascii(normed)[:40]}: must be true or false"
+        )
     biases = _QKV * spec.qkv_bias + ("midlayer.self_attn.o_proj",) * spec.out_bias
     return Shape(
         width=spec.width,
@@ -164,8 +169,8 @@ def _layers(folder: Path, config: Mapping[str, Any], layers: int) -> tuple[int, 
         read = [i + 1 for i in places]
     if len(read) != 3 or not 0 <= read[0] < read[1] < read[2] <= layers:
         raise UserError(
-            f"{folder} reads the states {ascii(read)[:60]} of a target with {layers} layers: take the head that"
-            " was trained for this target"
+            f"{folder} reads the states {ascii(read)[:60]} of a target with {layers}"
+            " layers: use the head that was trained for this target"
         )
     return read[0], read[1], read[2]
 
@@ -235,8 +240,9 @@ class Eagle3:
         shape = read_shape(folder, target)
         if shape.target_width != target_facts(target)[1]:
             raise UserError(
-                f"{folder} reads states of width {shape.target_width}, the target's have"
-                f" {target_facts(target)[1]}: take the head that was trained for this target"
+                f"{folder} reads states of width {shape.target_width}, but the target's"
+                f" have {target_facts(target)[1]}: use the head that was trained for this"
+                " target"
             )
         tensors = read_checkpoint(tensor_files(folder, "model.safetensors"), shape)
         size = (shape.vocabulary, shape.width)

@@ -113,8 +113,8 @@ def shape_of(config: Mapping[str, Any], naming: MedusaNaming, width: int, vocabu
     many = ("medusa_num_heads", "num_heads" if naming.vllm else "medusa_num_heads")
     if not naming.heads and not any(name in config for name in many):
         raise UserError(
-            "neither the file nor its config.json has Medusa heads: name another head, or use draft=eagle3"
-            " if it is one of EAGLE-3"
+            "neither the file nor its config.json describes Medusa heads: use another"
+            " head, or draft=eagle3 for an EAGLE-3 head"
         )
     claimed = [
         number(config, next((n for n in names if n in config), names[0]), found or None, most=MOST)
@@ -122,7 +122,7 @@ def shape_of(config: Mapping[str, Any], naming: MedusaNaming, width: int, vocabu
     ]
     heads, blocks = max(claimed[0], naming.heads), claimed[1]
     if heads > MOST:
-        raise UserError(f"the file has {heads} heads, and at most {MOST} are used: take another")
+        raise UserError(f"the file has {heads} heads, above the limit of {MOST}: use another")
     own = any(name.count(".") == 2 for name in naming.names)
     return Shape(heads, blocks, width, vocabulary, own)
 

@@ -51,7 +51,7 @@ def hand_over(
     with file, out.open("wb") as written:
         size = os.fstat(file.fileno()).st_size
         if size > LARGEST:
-            raise UserError(f"{path} has {size:,} bytes, which is too much: {way_out}")
+            raise UserError(f"{path} has {size:,} bytes, which is too large: {way_out}")
         seconds = STARTING + size / SPEED
         order: dict[str, Any] = {
             "read": file.fileno(),
@@ -69,15 +69,16 @@ def hand_over(
         raise UserError(f"{path} took more than {seconds:,.0f} s to read: {way_out}")
     if reply.get("unconfined"):
         raise UserError(
-            f"this system cannot confine a process ({reply['unconfined']}), so {path.name} is not read:"
-            " give confine=limits to read it with limits of time and memory only"
+            f"this system cannot confine a process ({reply['unconfined']}), so semspec does"
+            f" not read {path.name}: give confine=limits to read it with only time and"
+            " memory limits"
         )
     if "error" in reply:
-        raise UserError(f"{path} is not read ({ascii(reply['error'])[1:-1]}): {way_out}")
+        raise UserError(f"{path} cannot be read safely ({ascii(reply['error'])[1:-1]}): {way_out}")
     if "tensors" not in reply:
         raise UserError(
-            f"{path} ended the process that read it (exit status {status}): it needs more than"
-            f" {order['memory'] >> 20:,} MiB, or is no checkpoint; {way_out}"
+            f"{path} crashed the process that read it (exit status {status}): it needs more"
+            f" than {order['memory'] >> 20:,} MiB, or is not a checkpoint; {way_out}"
         )
 
 

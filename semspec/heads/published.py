@@ -69,11 +69,13 @@ def ready(folder: Path) -> Path:
             return copy
     elif not _pickled_only([file.name for file in folder.iterdir()]):
         raise UserError(
-            f"no model.safetensors in {folder}: download the head again, or take another"
+            f"{folder} has no model.safetensors: download the head again, or use another"
         )
     raise UserError(
-        f"{folder} has no safetensors: pickled heads (.bin, .pt) are never read by a run; convert it"
-        f" once: {command(folder)}"
+        (
+            f"{folder} has no safetensors, and a run never reads pickled heads (.bin, .pt): convert"
+            f" it once: {command(folder)}"
+        )
         + (", and name that folder in its place" if copy is None else "")
     )
 
@@ -154,7 +156,9 @@ def pickled_files(folder: Path) -> tuple[list[Path], list[str]]:
                 f"{index} points outside its folder ({stray[0][:64]!a}): do not trust it"
             )
         if missing := [name for name in names if not (folder / name).exists()]:
-            raise UserError(f"{folder} lacks {missing[0]!a}: the download is incomplete, repeat it")
+            raise UserError(
+                f"{folder} lacks {missing[0]!a}: the download is incomplete, download it again"
+            )
         rest = len({str(f) for f in shards.values()}) - len(names)
         return [folder / n for n in names], [f"{rest} shards without heads: not read"] * (rest > 0)
     for name in ("pytorch_model.bin", "medusa_lm_head.pt"):
@@ -164,10 +168,12 @@ def pickled_files(folder: Path) -> tuple[list[Path], list[str]]:
     if len(found) == 1:
         return found, []
     if not found:
-        raise UserError(f"{folder} holds no head, neither as safetensors nor pickled: check path=")
+        raise UserError(
+            f"{folder} contains no head, neither as safetensors nor pickled: check path="
+        )
     raise UserError(
-        f"{folder} holds {len(found)} pickled files, {found[0].name} and others: leave the head's"
-        " alone there"
+        f"{folder} contains {len(found)} pickled files, {found[0].name} and others: leave"
+        " only the head's file there"
     )
 
 
@@ -185,7 +191,7 @@ def eagle3_config(config: Mapping[str, Any], at: Path) -> dict[str, Any]:
         kind = config.get("speculators_model_type")
         if not isinstance(layer, dict) or kind != "eagle3":
             raise UserError(
-                f"{at} is of speculators' type {ascii(kind)[:40]}: of these only eagle3 is read"
+                f"{at} has speculators' type {ascii(kind)[:40]}: only eagle3 is supported"
             )
         made = dict(layer)
         made |= {name: config[name] for name in _FLAT if config.get(name) is not None}
@@ -193,7 +199,7 @@ def eagle3_config(config: Mapping[str, Any], at: Path) -> dict[str, Any]:
     if states is not None and "eagle_config" not in made:
         if not isinstance(states, list) or any(type(i) is not int for i in states):
             raise UserError(
-                f"{at}: eagle_aux_hidden_state_layer_ids={ascii(states)[:40]} are no layers"
+                f"{at}: eagle_aux_hidden_state_layer_ids={ascii(states)[:40]} are not layers"
             )
         # outside eagle_config they number the states, the first of which is the embedding's
         made["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [i - 1 for i in states]}
@@ -284,8 +290,8 @@ def _refuse_short(stored: Mapping[str, Sequence[int]], last: str | None, kept: s
     rows = 0 if last is None else next(iter(stored[last]), 0)
     if rows <= next(iter(stored[kept]), 0):
         raise UserError(
-            "its token_map leaves the heads rows for some tokens only, which is not supported: take"
-            " a head over the whole vocabulary"
+            "its token_map limits the heads to some tokens, which is not supported: use a"
+            " head with the whole vocabulary"
         )
 
 

@@ -62,8 +62,9 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
     for option in given:
         if not option.startswith(known):
             raise UserError(
-                f"'{option}' means nothing in a sweep: its folder is sweep=DIR, and hydra/launcher=,"
-                " hydra.launcher.* and hydra.sweeper.max_batch_size= say who runs it"
+                f"'{option}' has no effect in a sweep: set its folder with sweep=DIR, and"
+                " who runs it with hydra/launcher=, hydra.launcher.* and"
+                " hydra.sweeper.max_batch_size="
             )
     name = take(given, ("hydra/launcher",))[0].get("hydra/launcher", "basic")
     if name not in PACKAGES:

@@ -118,7 +118,7 @@ def carry_out(
     file = root / "sweep.json"
     known = read_json(file)
     if file.exists() and not (isinstance(known, dict) and "jobs" in known):
-        raise UserError(f"{file} is not a sweep's; choose another sweep=DIR")
+        raise UserError(f"{file} was not written by a sweep; choose another sweep=DIR")
     root.mkdir(parents=True, exist_ok=True)
     listed = [run.about for run in runs]
     write_json(file, {"jobs": listed, "launcher": launcher, "started": now()})
@@ -153,8 +153,8 @@ def _check(job: Job, root: Path) -> None:
     may_change = (*free(made), *(("problems",) if job.command == ARM else ()))
     if changed := difference(known, recorded(made, resolved), may_change):
         raise UserError(
-            f"{root / job.name} holds a run with another configuration ({changed}); choose another"
-            " sweep=DIR, or delete the folder"
+            f"{root / job.name} contains a run with another configuration ({changed});"
+            " choose another sweep=DIR, or delete the folder"
         )
 
 
@@ -271,7 +271,7 @@ def ended(jobs: Sequence[Job], root: Path) -> int:
         listed = ", ".join(bad[:5])
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
         complain(
-            f"{len(bad)} of {len(jobs)} jobs are not finished: {listed}{more};"
-            " the same command goes on with them"
+            f"{len(bad)} of {len(jobs)} jobs are not finished: {listed}{more}; repeat the"
+            " same command to resume them"
         )
     return 1 if bad else 0

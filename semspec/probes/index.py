@@ -28,14 +28,16 @@ def entries(file: Path | None = None) -> list[dict[str, Any]]:
         named = all(isinstance(entry.get(name), str) for name in FIELDS)
         if not named or set(entry) - {*FIELDS, "split", "revision"}:
             raise UserError(
-                f"{at}: it needs {', '.join(FIELDS)}, for another split than paragraph also split,"
-                " and, from the Hub, revision"
+                f"{at}: give {', '.join(FIELDS)}; also split, unless it is paragraph, and"
+                " revision for a probe from the Hub"
             )
         if entry["role"] not in ("target", "draft") or entry["features"] not in FEATURES:
-            raise UserError(f"{at}: role is target or draft, features one of {', '.join(FEATURES)}")
+            raise UserError(
+                f"{at}: give role target or draft, and features one of {', '.join(FEATURES)}"
+            )
         local = entry["path"].startswith((EMBEDDED, ".", "/", "~"))
         if not local and not re.fullmatch("[0-9a-f]{40}", str(entry.get("revision"))):
-            raise UserError(f"{at}: {entry['path']} is on the Hub: name the commit, revision: ...")
+            raise UserError(f"{at}: {entry['path']} is on the Hub: give its commit, revision: ...")
     return list(stored)
 
 

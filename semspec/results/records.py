@@ -253,8 +253,8 @@ class OpenRun(RunFolder):
         assert known is not None, file  # otherwise ``foreign`` has refused it
         if changed := difference(known, config, free):
             raise UserError(
-                f"{self.path} holds a run with another configuration ({changed}); "
-                "choose another hydra.run.dir, or delete the folder"
+                f"{self.path} contains a run with another configuration ({changed}); choose"
+                " another hydra.run.dir, or delete the folder"
             )
 
     def _resize(self, config: Mapping[str, Any], free: Sequence[str]) -> None:
@@ -275,8 +275,9 @@ class OpenRun(RunFolder):
             wrong = damage(line, plain)
             if line is None or wrong or line["id"] in self.done:
                 raise UserError(
-                    f"{problems}, line {number} is damaged ({wrong or 'its id is there twice'}); "
-                    "delete the line, or the folder, and start again"
+                    f"{problems}, line {number} is damaged"
+                    f" ({wrong or 'its id occurs twice'}); delete the line, or start over in"
+                    " an empty folder"
                 )
             self.done.add(line["id"])
             self._problems_begun.add(problem_of(line))
@@ -289,8 +290,9 @@ class OpenRun(RunFolder):
         if gone:
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
             raise UserError(
-                f"{self.path / 'rounds.jsonl'} lacks rounds of {', '.join(gone[:3])}{more}; put the"
-                f" file back, or delete their lines in {problems.name} to have them solved again"
+                f"{self.path / 'rounds.jsonl'} lacks rounds of {', '.join(gone[:3])}{more};"
+                f" restore the file, or delete their lines in {problems.name} to solve them"
+                " again"
             )
 
     def identify(self, part: str, found: Mapping[str, str]) -> None:
@@ -310,8 +312,9 @@ class OpenRun(RunFolder):
                 name, more = unlike[0], f" (and {len(unlike) - 1} more)" if len(unlike) > 1 else ""
                 before, here = (known.get(name, "not used")[:32] for known in (was, found))
                 raise OtherWeightsError(
-                    f"{self.path} was begun with another {name}{more}: it was {before}, and is {here}"
-                    " now; choose another hydra.run.dir, or put back what was there"
+                    f"{self.path} was begun with another {name}{more}: it was {before}, and"
+                    f" is now {here}; choose another hydra.run.dir, or restore what was"
+                    " there"
                 )
             found = {**was, **found}
         elif self.done and part == "files":
@@ -344,7 +347,7 @@ class OpenRun(RunFolder):
         seen: set[str] = set()
         for problem in problems:
             if problem.id in seen:
-                raise UserError(f"two problems have the id '{problem.id}': give each its own")
+                raise UserError(f"two problems have the id '{problem.id}': give each a unique id")
             seen.add(problem.id)
             if problem.id not in self.done:
                 yield problem

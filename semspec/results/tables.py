@@ -40,8 +40,8 @@ def read(place: str) -> Recorded:
     told = read_json(file)
     if told is None:
         raise UserError(
-            f"costs={place}: there is no {FILE} to be read; give that of a finished run with adaptive=true, or its"
-            " folder"
+            f"costs={place}: no readable {FILE} there: give that of a finished run with"
+            " adaptive=true, or its folder"
         )
     try:
         if told["version"] != VERSION:
@@ -58,4 +58,4 @@ def told(costs: Costs, economies: Mapping[str, Economy]) -> dict[str, Any]:
 
 
 def _damaged(file: Path, error: Exception) -> UserError:
-    return UserError(f"{file} is no table of costs ({error}): take that of another run")
+    return UserError(f"{file} is not a cost table ({error}): use that of another run")

@@ -91,9 +91,9 @@ def test_missing_data_is_refused_with_the_way_out(
 ) -> None:
     from huggingface_hub import constants
 
-    with pytest.raises(UserError, match="there is no such file or folder"):
+    with pytest.raises(UserError, match="does not exist: give a file or a folder"):
         list(make(name, tmp_path / "none").problems())
-    with pytest.raises(UserError, match="point it at the file"):
+    with pytest.raises(UserError, match="give the file itself"):
         list(make(name, tmp_path).problems())
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))

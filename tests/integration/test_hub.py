@@ -102,7 +102,9 @@ def test_a_name_without_an_owner_is_the_users_own(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = Probe.example()
-    with pytest.raises(UserError, match="whose mine is it: log in with 'hf auth login', or give"):
+    with pytest.raises(
+        UserError, match="repo=mine has no owner: log in with 'hf auth login', or give"
+    ):
         probe.push_to_hub("mine")
     assert not hub.repos
     sha = probe.push_to_hub("mine", token=ALICE)
@@ -270,7 +272,7 @@ def test_an_interrupted_upload_leaves_the_old_revision(
     probe = Probe.example()
     probe.tensors["mean"] += 1
     hub.faults.append((at, "500", 50))
-    with pytest.raises(UserError, match="what was there is as it was") as told:
+    with pytest.raises(UserError, match="and changed nothing") as told:
         probe.push_to_hub(NAME, token=ALICE)
     assert ALICE not in str(told.value)
     assert hub.repos[f"models/{NAME}"].heads["main"] == commit
@@ -326,7 +328,7 @@ def test_somebody_elses_commit_is_not_undone(
     monkeypatch.setattr(upload, "_head", late)
     probe = Probe.example()
     probe.tensors["mean"] += 1
-    with pytest.raises(UserError, match="changed by somebody else meanwhile"):
+    with pytest.raises(UserError, match="changed by somebody else in the meantime"):
         probe.push_to_hub(NAME, token=ALICE)
 
 
@@ -335,23 +337,23 @@ def test_publishing_needs_rights_an_intact_folder_and_consent(
 ) -> None:
     folder = tmp_path / "probe"
     (folder / "README.md").write_bytes(files["README.md"] + b"\nMore.\n")
-    with pytest.raises(UserError, match="not as its manifest says"):
+    with pytest.raises(UserError, match="does not match its manifest"):
         publish(folder, NAME, token=ALICE, update=True)
     inspection.seal(folder)
     for options, says in (
-        ({"token": ALICE}, "holds 4 files: add update=true"),
+        ({"token": ALICE}, "exists with 4 files: add update=true"),
         ({"token": ALICE, "update": True, "private": True}, "is public: make it private"),
-        ({"token": BOB, "update": True}, "no right to write to alice/probe"),
-        ({"token": "hf_nobody-at-all-has-this", "update": True}, "no right to write"),
+        ({"token": BOB, "update": True}, "may not write to alice/probe"),
+        ({"token": "hf_nobody-at-all-has-this", "update": True}, "may not write"),
     ):
         with pytest.raises(UserError, match=says) as told:
             publish(folder, NAME, **options)  # type: ignore[arg-type]
         assert "hf_" not in str(told.value)
     assert hub.repos[f"models/{NAME}"].heads["main"] == commit
-    with pytest.raises(UserError, match="no right"):
+    with pytest.raises(UserError, match="may not write"):
         publish(folder, "bob/probe", token=ALICE)
     hub.repos[f"models/{NAME}"].tags["v1"] = commit
-    with pytest.raises(UserError, match="has a tag v1"):
+    with pytest.raises(UserError, match="has the tag v1"):
         publish(folder, NAME, token=ALICE, update=True, tag="v1")
 
 
@@ -585,18 +587,20 @@ def test_a_first_publish_that_fails_is_one_line(
         return told
 
     monkeypatch.setattr("time.sleep", lambda _: None)
-    assert "no right to write to alice/new: log in with 'hf auth login'" in line("repo=alice/new")
+    assert "you may not write to alice/new: log in with 'hf auth login'" in line("repo=alice/new")
     monkeypatch.setenv("HF_TOKEN", ALICE)
     hub.make("models/alice/there", {"config.json": b"{}"})
-    assert "alice/there exists and holds 1 files: add update=true" in line("repo=alice/there")
-    assert "no right to write to nobody/new" in line("repo=nobody/new")
+    assert "alice/there already exists with 1 files: add update=true" in line("repo=alice/there")
+    assert "you may not write to nobody/new" in line("repo=nobody/new")
     assert "is not a repository name" in line("repo=alice/ne w")
     assert not [name for name in hub.repos if name != "models/alice/there"]
     with monkeypatch.context() as patch:
         patch.setattr(constants, "HF_HUB_OFFLINE", True)
-        assert "HF_HUB_OFFLINE is set: publish where there is a network" in line("repo=alice/new")
+        assert "HF_HUB_OFFLINE is set: publish from a machine with network access" in line(
+            "repo=alice/new"
+        )
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
-    assert "what was there is as it was: try again" in line("repo=alice/new")
+    assert "and changed nothing: try again" in line("repo=alice/new")
 
 
 def test_a_failing_publish_is_one_line(hub: HubServer, tmp_path: Path) -> None:
@@ -605,4 +609,4 @@ def test_a_failing_publish_is_one_line(hub: HubServer, tmp_path: Path) -> None:
     words = ("semspec.publish", f"path={tmp_path / 'probe'}", "repo=alice/more", "confirm=true")
     told = in_a_process(hub, tmp_path, *words, code=2)
     assert told.count("semspec: ") == 1
-    assert "what was there is as it was" in told
+    assert "and changed nothing" in told

@@ -270,7 +270,7 @@ def mistaken(arguments: Sequence[str], here: Here) -> str:
         (["model=qwq32b"], "HuggingFaceH4/MATH-500"),
         (["engine=toy"], "engine=hf"),
         (["-m", "draft_length=1,-1"], "at least 1"),
-        (["costs=nowhere"], "no costs.json"),
+        (["costs=nowhere"], "no readable costs.json"),
         (["costs=x", "adaptive=false"], "leave out costs= or adaptive=false"),
         (["draft_length=1,2"], "add -m for a sweep\n"),
         (

@@ -74,7 +74,7 @@ def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_resumes
     assert process.returncode == 2
     assert told.count("\n") == 1
     assert f"the target's server at {mortal.url} does not answer" in told
-    assert "give the same command" in told
+    assert "repeat the same command" in told
     before = lines(committed)
     assert 1 <= len(before) < PROBLEMS, "the run was over before the server was killed"
     assert mortal.ended()[0] == 2

@@ -477,7 +477,9 @@ def test_arc_needs_a_calibration_for_the_temperature() -> None:
     assert made.of(asked, Sampling(1.0)) is not None
     with pytest.raises(UserError, match=r"was calibrated at temperature 1.*, not at 0.5"):
         made.of(asked, Sampling(0.5))
-    with pytest.raises(UserError, match="cannot be asked at temperature 0: one token is possible"):
+    with pytest.raises(
+        UserError, match="does not work at temperature 0, where only one token is possible"
+    ):
         made.of(asked, GREEDY)
     # the server's own rule is not for everybody: a request that asks for nothing is served losslessly
     ours = Verification(Options(accept="arc", calibration="embedded/arc-tiny"))

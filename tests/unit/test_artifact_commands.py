@@ -107,16 +107,16 @@ def test_verify_finds_a_changed_byte_and_seal_accepts_it(
     [
         (("verfy",), "unknown command 'verfy'; did you mean 'verify'?"),
         (("verify",), "path= is missing"),
-        (("verify", "path=nowhere"), "no folder nowhere"),
+        (("verify", "path=nowhere"), "folder nowhere does not exist"),
         (("verify", "where=x"), "unknown option 'where'"),
         (("list", "x"), "options are written name=value"),
         (("inspect", "path=embedded/nothing"), "no artifact embedded/nothing"),
         (("inspect", "path=./nowhere"), "or point path at a local folder or a Hub repository"),
         (("verify", "path=embedded/nothing"), "no artifact embedded/nothing"),
         (("seal", "path="), "path= is missing"),
-        (("list", "path=nowhere"), "no folder nowhere"),
+        (("list", "path=nowhere"), "folder nowhere does not exist"),
         (("schema", "kind=prob"), "did you mean artifact=probe?"),
-        (("evaluation", "run=nowhere", "out=x"), "holds no finished run"),
+        (("evaluation", "run=nowhere", "out=x"), "contains no finished run"),
     ],
 )
 def test_mistakes_end_in_one_line(
@@ -137,7 +137,7 @@ def test_publish_shows_and_pull_refuses_without_a_network(
         ((where, "repo=it"), "give OWNER/NAME"),
         ((where, "repo=me/it", "token=hf_abcdefghijklmnopqrst"), "a token is not an option"),
         ((where, "repo=me/it", "confirm=yes"), "confirm=yes: give true or false"),
-        (("path=nowhere", "repo=me/it"), "no folder nowhere"),
+        (("path=nowhere", "repo=me/it"), "folder nowhere does not exist"),
         ((f"path={tmp_path}", "repo=me/it"), "has no manifest.json"),
     ):
         line = told(capsys, *words, code=2, of=publish)
@@ -191,10 +191,10 @@ def test_the_index_lists_every_probe_as_its_config_does(tmp_path: Path) -> None:
     assert index.find("owner/model", "draft", "paper", "paragraph", file) is None
     assert index.find("owner/model", "target", "paper", "sentence", file) is None
     for bad, says in (
-        (line.replace(", revision: " + "c0ffee00" * 5, ""), "name the commit"),
-        (line.replace("c0ffee00" * 5, "main"), "name the commit"),
-        (line.replace("role: target", "role: judge"), "role is target or draft"),
-        (line.replace("path: ", "place: "), "it needs model, role, features, path"),
+        (line.replace(", revision: " + "c0ffee00" * 5, ""), "give its commit"),
+        (line.replace("c0ffee00" * 5, "main"), "give its commit"),
+        (line.replace("role: target", "role: judge"), "give role target or draft"),
+        (line.replace("path: ", "place: "), "give model, role, features, path"),
     ):
         file.write_text(bad + "\n")
         with pytest.raises(UserError, match=says):

@@ -146,7 +146,7 @@ def test_gsm8k_begins_with_the_first_examples_of_its_train_split(
 
 def test_gsm8k_never_takes_its_examples_from_the_problems_that_it_asks(tmp_path: Path) -> None:
     test = write_rows(tmp_path / "test.jsonl", SAMPLES["gsm8k"].rows)
-    with pytest.raises(UserError, match=r"train split, and there are 0: put train\.jsonl beside"):
+    with pytest.raises(UserError, match=r"train split, and 0 were found: put train\.jsonl beside"):
         list(make("gsm8k", data=str(test), shots=1).problems())
     write_rows(tmp_path / "train.jsonl", TRAIN)
     with pytest.raises(UserError, match="there are 3"):
@@ -261,7 +261,9 @@ def test_a_system_that_cannot_confine_runs_nothing(
     elsewhere = tmp_path / "candidate.py"
     elsewhere.write_text(source)
     monkeypatch.setattr(_confine, "CANDIDATE", elsewhere)
-    with pytest.raises(UserError, match=rf"\({reason}\), so none is run: give benchmark\.confine="):
+    with pytest.raises(
+        UserError, match=rf"\({reason}\), so semspec runs none: give benchmark\.confine="
+    ):
         run_program("pass", 5)
     assert run_program("pass", 5, strict=False) == "passed"
 
@@ -361,5 +363,5 @@ def test_a_judge_rates_the_text_after_the_thinking() -> None:
 def test_a_judge_without_a_rating_is_counted_and_a_missing_judge_is_refused() -> None:
     with judge("I would rather not.") as (url, _):
         assert make("alpaca", judge=url).grade(QUESTION, "Because.").details == {"unrated": 1}
-    with pytest.raises(UserError, match=r"start it, or leave benchmark\.judge out"):
+    with pytest.raises(UserError, match=r"start it, or leave out benchmark\.judge"):
         make("alpaca", judge=url).grade(QUESTION, "Because.")

@@ -58,7 +58,7 @@ def test_the_listed_tokens_give_the_law_of_the_whole_row(sampling: Sampling) -> 
 )
 def test_what_the_listed_tokens_leave_open_is_refused(sampling: Sampling) -> None:
     flat = {token: math.log(0.1) for token in range(5)}  # half of the mass is unlisted
-    with pytest.raises(UserError, match="do not tell its distribution"):
+    with pytest.raises(UserError, match="do not determine its distribution"):
         law_of_likeliest(flat, sampling)
 
 
@@ -215,7 +215,7 @@ def test_prompts_come_from_lines_and_json(tmp_path) -> None:  # type: ignore[no-
     assert read_prompts(str(file)) == ["a\nb", "c", "d", "{broken"]
     assert read_prompts("") == list(PROMPTS)
     file.write_text("\n")
-    with pytest.raises(UserError, match="holds no prompt"):
+    with pytest.raises(UserError, match="contains no prompt"):
         read_prompts(str(file))
     with pytest.raises(UserError, match="give a file"):
         read_prompts(str(tmp_path))

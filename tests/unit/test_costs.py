@@ -132,10 +132,10 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (None, "there is no costs.json"),
-        ("{}", "is no table of costs"),
+        (None, "no readable costs.json"),
+        ("{}", "is not a cost table"),
         ('{"version": 99, "costs": [], "learned": {}}', "version 99"),
-        ('{"version": 1, "costs": [{"who": "target"}], "learned": {}}', "is no table"),
+        ('{"version": 1, "costs": [{"who": "target"}], "learned": {}}', "is not a cost table"),
         (
             '{"version": 1, "costs": [{"who": "t", "kind": "read", "together": 1,'
             ' "points": [[1, -1, 0, 1]]}], "learned": {}}',
@@ -154,7 +154,7 @@ def test_damaged_learning_is_refused(tmp_path: Path) -> None:
     told = tables.told(table(), {"draft": economy(table())})
     told["learned"]["draft"]["bank"] = "much"
     (tmp_path / tables.FILE).write_text(json.dumps(told))
-    with pytest.raises(UserError, match="is no table of costs"):
+    with pytest.raises(UserError, match="is not a cost table"):
         tables.read(str(tmp_path)).fill(Economy(table()))
 
 

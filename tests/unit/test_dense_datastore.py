@@ -244,7 +244,7 @@ def test_an_index_is_waited_for_by_the_first_question(name: str, tmp_path: Path)
     copy.unlink()
     copy.write_bytes(whole[:-10] + bytes([whole[-10] ^ 1]) + whole[-9:])
     damaged = DenseDatastore.load(tmp_path / "indexed").open(index=True)
-    with pytest.raises(UserError, match="not as it was made"):
+    with pytest.raises(UserError, match="was changed after it was made"):
         damaged.nearest(asked[0], 3, 2)
 
 

@@ -457,12 +457,12 @@ def test_heads_that_do_not_fit_are_refused_in_one_line(
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"num_hidden_layers": 2}, "no EAGLE-3 head as published"),
-        ({"medusa_num_heads": 4}, "holds Medusa heads: use draft=medusa"),
+        ({"num_hidden_layers": 2}, "not a standard EAGLE-3 head"),
+        ({"medusa_num_heads": 4}, "contains Medusa heads: use draft=medusa"),
         ({"attention_bias": True}, "missing tensors: midlayer.self_attn.k_proj.bias"),
-        ({"norm_output": True}, "no EAGLE-3 head as published .*norm_output"),
-        ({"vocab_size": 21}, "drafts for a vocabulary of 21, the target's has 20"),
-        ({"target_hidden_size": 8}, "states of width 8, the target's have 16"),
+        ({"norm_output": True}, "not a standard EAGLE-3 head .*norm_output"),
+        ({"vocab_size": 21}, "drafts for a vocabulary of 21, but the target's has 20"),
+        ({"target_hidden_size": 8}, "states of width 8, but the target's have 16"),
         ({"draft_vocab_size": "many"}, "draft_vocab_size='many'"),
         (
             {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 4, 9]}},

@@ -290,10 +290,10 @@ def test_a_model_that_differs_from_its_manifest_is_refused(name: str, tmp_path: 
     whole = (folder / name).read_bytes()
     at = whole.rindex(b"0") if name.endswith(".json") else len(whole) - 1
     (folder / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-    refused(config.fetch, f"is not as it was made ({name} was changed")
+    refused(config.fetch, f"was changed after it was made ({name} was changed")
     (folder / name).unlink()
     if name.endswith(".json"):  # weights are missed by whoever reads them
-        refused(config.fetch, f"is not as it was made ({name} is missing")
+        refused(config.fetch, f"was changed after it was made ({name} is missing")
     (folder / name).write_bytes(whole)
     config.fetch()
     (folder / "added_tokens.json").write_text("{}")
@@ -319,7 +319,7 @@ def test_a_head_that_differs_from_its_manifest_is_refused(tmp_path: Path) -> Non
     Medusa.load(folder, ARTIFACTS / "tiny-target")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"base_model_name_or_path": "x"}))
-    refused(lambda: Medusa.load(folder, ARTIFACTS / "tiny-target"), "is not as it was made")
+    refused(lambda: Medusa.load(folder, ARTIFACTS / "tiny-target"), "was changed after it was made")
 
 
 def test_a_file_that_was_written_again_is_hashed_again(tmp_path: Path) -> None:

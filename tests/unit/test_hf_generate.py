@@ -183,7 +183,7 @@ def test_generation_ends_at_the_limit_of_the_context() -> None:
     assert (len(answer.tokens), answer.finish) == (4, "limit")
     assert ask(engine, context(PROMPT, 1), LOGITS, generate=Generate(0)).tokens == []
     for ids, ask_for in ((tokens(24), Generate(1)), (tokens(25), None)):
-        with pytest.raises(UserError, match="do not fit the context limit of 24") as error:
+        with pytest.raises(UserError, match="exceed the context limit of 24") as error:
             ask(engine, context(ids, 2), LOGITS, generate=ask_for)
         assert "\n" not in str(error.value)
 

@@ -85,9 +85,9 @@ def test_without_a_calibration_the_constant_stands(models: KnownModels) -> None:
         ({"least": 0.1}, "accept.least=0.1, accept.confidence=0.95: these need"),
         ({"calibration": "x", "risk": 0.05, "threshold": -3.0},
          "accept.threshold=-3 and accept.calibration both set the threshold: give one of them"),
-        ({"calibration": "x", "risk": 1.0}, "accept.risk=1.0: give more than 0, less than 1"),
-        ({"calibration": "x", "risk": 0.1, "confidence": 0.0}, "accept.confidence=0.0: give more"),
-        ({"calibration": "x", "risk": 0.1, "least": 2.0}, "accept.least=2.0: give more than 0"),
+        ({"calibration": "x", "risk": 1.0}, "accept.risk=1.0: give a number above 0 and below 1"),
+        ({"calibration": "x", "risk": 0.1, "confidence": 0.0}, "accept.confidence=0.0: give a number above 0"),
+        ({"calibration": "x", "risk": 0.1, "least": 2.0}, "accept.least=2.0: give a number above 0"),
     ],
 )  # fmt: skip
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], told: str) -> None:
@@ -170,7 +170,9 @@ def test_a_calibration_of_another_score_is_refused(
     config = configuration(
         "accept=semantic_risk", f"accept.calibration={made}", "accept.allow_mismatch=true"
     )
-    with pytest.raises(UserError, match="lowest log-probabilities, no probe's scores: use it with"):
+    with pytest.raises(
+        UserError, match="lowest log-probabilities, not a probe's scores: use it with"
+    ):
         config.accept.bind(run_of(models, "paragraph", 0.6))
 
 

@@ -111,7 +111,7 @@ def test_a_head_of_another_kind_is_named(target: Path, tmp_path: Path) -> None:
         "fc.weight": torch.zeros(8, 24),
     }
     folder = write(tmp_path / "head", {"draft_vocab_size": 8}, weights, "model.safetensors")
-    with pytest.raises(UserError, match="use draft=eagle3 if it is one of EAGLE-3"):
+    with pytest.raises(UserError, match="use another head, or draft=eagle3 for an EAGLE-3 head"):
         Medusa.load(folder, target)
 
 

@@ -38,7 +38,7 @@ def test_without_the_package_a_run_and_a_launch_say_how_to_install_it(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     comes_with(monkeypatch, "no-such-package", "it.gguf")
-    told = f"{PATH} comes with the package no-such-package: {INSTALL}"
+    told = f"{PATH} needs the package no-such-package: {INSTALL}"
     more = ("model=smollm2-135m", "draft=suffix", "split=token", "prompt=Hello")
     monkeypatch.setattr(sys, "argv", ["semspec.run", *more, f"hydra.run.dir={cache / 'run'}"])
     with pytest.raises(SystemExit) as ended:
@@ -62,7 +62,7 @@ def test_without_gguf_it_says_so_and_makes_no_folder(
 ) -> None:
     comes_with(monkeypatch, "rich", "rich/__init__.py")
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(UserError, match=f"{PATH} is read with the package gguf: pip install"):
+    with pytest.raises(UserError, match=f"{PATH} needs the package gguf: pip install"):
         ModelConfig(path=PATH).fetch()
     assert not cache.exists()
 

@@ -390,7 +390,7 @@ def test_a_full_disk_ends_a_run_that_resumes_later(tmp_path: Path, share: float)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         line = str(told.value)
         assert line.startswith(f"no space left in {path}: ") and "\n" not in line
-        assert line.endswith("free space and start the same command again to continue")
+        assert line.endswith("free space and repeat the same command to resume")
         for name in ("rounds.jsonl", "problems.jsonl"):  # nothing half-written, even now
             data = (path / name).read_bytes() if (path / name).exists() else b""
             assert not data or data.endswith(b"\n")
@@ -634,7 +634,7 @@ def test_lost_rounds_of_solved_problems_are_noticed(tmp_path: Path, mode: str) -
     kept = [r for r in rounds if (r["id"], r["mode"], r["round"]) != ("p1", mode, 0)]
     assert len(kept) == len(rounds) - 1
     path.write_text("".join(json.dumps(r) + "\n" for r in kept))
-    with pytest.raises(UserError, match=r"rounds\.jsonl lacks rounds of p1; .*solved again"):
+    with pytest.raises(UserError, match=r"rounds\.jsonl lacks rounds of p1; .*to solve them again"):
         OpenRun(tmp_path, CONFIG)
     problems = tmp_path / "problems.jsonl"
     problems.write_bytes(problems.read_bytes().splitlines(keepends=True)[0])

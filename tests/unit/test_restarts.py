@@ -108,7 +108,7 @@ def test_a_server_that_ends_again_and_again_is_given_up(server: Server) -> None:
         assert late == ["given_up"], "who begins to listen later is told how it stands"
     assert server.news == ["restart"] * 3 + ["given_up"] and len(server.starts) == 4
     why = server.heard[-1][1]
-    assert why.startswith("it ended with 1 (Error: out of memory): see ") and "3 times" in why
+    assert why.startswith("it ended with 1 (Error: out of memory): see ") and "3 restarts" in why
     assert [f"try {n} of 3" in w for n, (_, w) in enumerate(server.heard[:3], 1)] == [True] * 3
 
 

@@ -476,7 +476,7 @@ def test_at_temperature_0_the_way_out_is_another_rule() -> None:
 def test_published_constants_are_refused_at_temperature_0() -> None:
     """In the loop, and by a server when the request arrives."""
     llama = {"target": ModelFacts("meta-llama/Llama-3.1-8B-Instruct", "c0ffee", "", 32, 4096, "f")}
-    words = "cannot be asked at temperature 0: one token is possible"
+    words = "does not work at temperature 0, where only one token is possible"
     with pytest.raises(UserError, match=f"^paper-llama-3.1-8b {words}"):
         Arc().bind(run_of(llama, "token", 0.0))
     assert Arc(allow_mismatch=True).bind(run_of(llama, "token", 0.0))

@@ -294,7 +294,7 @@ def test_a_publish_shows_files_and_card_as_text(probe: Path, kind: str, capsys: 
 
 
 def test_a_repository_with_names_that_could_control_the_terminal_is_refused() -> None:
-    with pytest.raises(UserError, match=r"holds a file named 'weights\\x1b\[2J.safetensors'"):
+    with pytest.raises(UserError, match=r"contains a file named 'weights\\x1b\[2J.safetensors'"):
         MODEL.check(["config.json", "weights\x1b[2J.safetensors"], "owner/name")
 
 

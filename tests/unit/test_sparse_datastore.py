@@ -210,7 +210,9 @@ def test_tokens_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None
     path = tmp_path / "it.safetensors"
     write_shard(path, [[1, 2, 3, 1, 2, 70_000]], 8)
     store = SparseStore.open([path], 8)
-    with pytest.raises(UserError, match="store holds token 70000, and the model's are below 70000"):
+    with pytest.raises(
+        UserError, match="store contains token 70000, and the model's are below 70000"
+    ):
         store.bind("owner/store", 70_000)
     store.bind("owner/store", 70_001)
     assert 70_000 in store.following(store.longest([1, 2], 8), 4, 10)
@@ -222,7 +224,7 @@ def test_tokens_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None
     write_arrays(path, {"tokens": tokens, "suffixes": order})
     store = SparseStore.open([path], 8)
     store.bind("owner/store", 70_000)
-    with pytest.raises(UserError, match="owner/store holds token 70000"):
+    with pytest.raises(UserError, match="owner/store contains token 70000"):
         store.following(store.longest([1, 2], 8), 4, 10)
 
 

@@ -211,7 +211,7 @@ def test_a_calibration_of_before_serves_and_one_without_its_budget_gives_nobody_
     place = calibration(tmp_path / "old", problems)
     assert StopCalibration.load(place).problems == problems
     assert bound(Eat(risk=0.2, calibration=place)).level in LEVELS
-    with pytest.raises(UserError, match="does not say its max_new_tokens") as error:
+    with pytest.raises(UserError, match="does not record its max_new_tokens") as error:
         bound(Eat(risk=0.2, calibration=place, hopeless=0.5))
     assert "\n" not in str(error.value)
 

@@ -275,7 +275,7 @@ def test_launchers_take_their_own_options() -> None:
     [
         ("hydra/launcher=submitit_lokal", "did you mean 'submitit_local'"),
         ("hydra.launcher.partitoin=x", "partitoin"),
-        ("hydra.sweep.subdir=x", "means nothing in a sweep"),
+        ("hydra.sweep.subdir=x", "has no effect in a sweep"),
     ],
 )
 def test_mistakes_with_launchers_end_in_one_line(given: str, says: str) -> None:
@@ -343,7 +343,9 @@ def test_somebody_elses_files_in_a_jobs_place_stay_as_they_are(tmp_path: Path) -
 
 def test_somebody_elses_sweep_json_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"chimneys": 4}')
-    with pytest.raises(UserError, match=r"sweep\.json is not a sweep's; choose another sweep=DIR"):
+    with pytest.raises(
+        UserError, match=r"sweep\.json was not written by a sweep; choose another sweep=DIR"
+    ):
         carry_out(plan(TINY), tmp_path, quiet())
     assert [file.name for file in tmp_path.iterdir()] == ["sweep.json"]
 

@@ -143,7 +143,7 @@ def test_malformed_names_are_refused(name: str, way: str) -> None:
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is it a model's folder") as caught:
+    with pytest.raises(UserError, match="give a model's folder") as caught:
         Text(str(tmp_path))
     assert "\n" not in str(caught.value)
 

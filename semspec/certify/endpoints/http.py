@@ -97,7 +97,7 @@ class Client:
         answer = connection.getresponse()
         content = answer.read(LARGEST + 1)
         if len(content) > LARGEST:
-            raise UserError(f"{self.url} answers with more than {LARGEST >> 20} MiB")
+            raise UserError(f"{self.url} sent more than {LARGEST >> 20} MiB")
         return answer.status, content
 
     def _drop(self) -> None:
@@ -112,11 +112,15 @@ class Client:
         if status >= 400:
             way = f"; give its key in {KEY}" if status in (401, 403) else ""
             said = first_line(ValueError(_message(text) or "no reason given"))[:200]
-            raise RefusedError(f"{self.url}{path} refuses ({status}: {said}){way}", status)
+            raise RefusedError(
+                f"{self.url}{path} rejected the request ({status}: {said}){way}", status
+            )
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{self.url}{path} answers with something else than JSON") from error
+            raise UserError(
+                f"{self.url}{path} did not answer with JSON: give the URL of a model server"
+            ) from error
 
     def close(self) -> None:
         if self._pool is not None:

@@ -53,15 +53,16 @@ class LlamaCpp(Ids):
             answer = self._complete(prefix, length, sampling_fields(sampling))
             ids = answer.get("tokens")
             if not isinstance(ids, list) or not all(isinstance(t, int) for t in ids):
-                raise UserError(f"{self.client.url}/completion answers without tokens")
+                raise UserError(f"{self.client.url}/completion returned no tokens")
             self._count(answer.get("timings"))
             at = next((i for i, token in enumerate(ids[:length]) if token in self.ends), None)
             if at is not None:
                 return (*ids[:at], END)
             if len(ids) < length:
                 raise UserError(
-                    f"{self.client.url}/completion stops after {len(ids)} of {length} tokens without a known end"
-                    f" ({str(answer.get('stop_type'))[:20]}): give it a larger context, or ask for fewer tokens"
+                    f"{self.client.url}/completion stopped after {len(ids)} of {length}"
+                    f" tokens for an unknown reason ({str(answer.get('stop_type'))[:20]}):"
+                    " give it a larger context, or ask for fewer tokens"
                 )
             return tuple(ids[:length])
 
@@ -93,7 +94,8 @@ class LlamaCpp(Ids):
                     found[token] = max(float(told["logprob"]), found.get(token, -float("inf")))
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise UserError(
-                    f"{self.client.url}/completion tells no log-probabilities: give reference=FOLDER"
+                    f"{self.client.url}/completion returns no log-probabilities: give"
+                    " reference=FOLDER"
                 ) from error
             return found
 
@@ -105,7 +107,7 @@ class LlamaCpp(Ids):
         asked = {"prompt": list(prefix), "n_predict": length, "return_tokens": True, **fields}
         answer = self.client.post("/completion", asked)
         if not isinstance(answer, Mapping):
-            raise UserError(f"{self.client.url}/completion answers with something else than JSON")
+            raise UserError(f"{self.client.url}/completion did not answer with JSON")
         return answer
 
     def _count(self, timings: Any) -> None:

@@ -24,7 +24,9 @@ def load(folder: str, dtype: str) -> Any:
 
     place = Path(folder).expanduser()
     if not (place / "config.json").is_file():
-        raise UserError(f"no model in {folder}: give the folder of a model in transformers' format")
+        raise UserError(
+            f"{folder} contains no model: give the folder of a model in transformers' format"
+        )
     check_model(place, MODEL.of)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(

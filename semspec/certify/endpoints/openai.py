@@ -96,8 +96,9 @@ class OpenAI:
         top = listed.get("top_logprobs") if isinstance(listed, Mapping) else None
         if not isinstance(top, list) or not top or not isinstance(top[0], Mapping):
             raise UserError(
-                f"{self.client.url} tells no log-probabilities: give reference=FOLDER (the model itself)"
-                " or reference=URL (the same model on a server without speculation)"
+                f"{self.client.url} returns no log-probabilities: give reference=FOLDER"
+                " (the model itself) or reference=URL (the same model on a server without"
+                " speculation)"
             )
         found: dict[Token, float] = {}
         for token, value in top[0].items():
@@ -126,7 +127,7 @@ class OpenAI:
                 raise TypeError
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
-                f"{self.client.url}/v1/completions answers without a choice and its text"
+                f"{self.client.url}/v1/completions returned no choice with a text"
             ) from error
         return choice  # type: ignore[no-any-return]
 
@@ -188,7 +189,9 @@ class Vllm(Ids, OpenAI):
     def token(self, text: str) -> Token:
         number = text.removeprefix(MARK)
         if not text.startswith(MARK) or not number.isdigit():
-            raise UserError(f"{self.client.url} names tokens by their texts: give kind=openai")
+            raise UserError(
+                f"{self.client.url} returns tokens as text, not as ids: give kind=openai"
+            )
         return int(number)
 
 
@@ -198,7 +201,7 @@ def tokenized(client: Client, payload: Mapping[str, Any]) -> Tokens:
     try:
         answer = client.post("/tokenize", payload)
     except UserError as error:
-        raise UserError(f"{client.url} does not turn texts into tokens ({error}): {way}") from error
+        raise UserError(f"{client.url} cannot tokenize text ({error}): {way}") from error
     ids = answer.get("tokens") if isinstance(answer, Mapping) else None
     if not isinstance(ids, list) or not ids or not all(isinstance(t, int) for t in ids):
         raise UserError(f"{client.url}/tokenize returns no list of tokens: {way}")

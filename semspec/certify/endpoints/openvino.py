@@ -92,10 +92,12 @@ class OpenVino(Local):
             import openvino_genai
         except ImportError as error:
             raise UserError(
-                f"{folder} holds an OpenVINO model: pip install openvino-genai runs it"
+                f"{folder} is an OpenVINO model: run 'pip install openvino-genai'"
             ) from error
         if assistant and not is_openvino(assistant):
-            raise UserError(f"assistant={assistant} holds no {GRAPH}: give an OpenVINO model, too")
+            raise UserError(
+                f"assistant={assistant} contains no {GRAPH}: give an OpenVINO model here, too"
+            )
         self.version = openvino_genai.__version__
         target = Path(folder).expanduser()
         draft = Path(assistant).expanduser() if assistant else None
@@ -117,7 +119,8 @@ class OpenVino(Local):
     def write(self, prefixes: Sequence[Tokens], length: int, sampling: Sampling) -> list[Tokens]:
         if sampling.top_k and sampling.top_p < 1.0:
             raise UserError(
-                "OpenVINO GenAI cuts by top-p before top-k: give top_p= or top_k=, not both"
+                "OpenVINO GenAI applies top-p before top-k, unlike semspec: give top_p= or"
+                " top_k=, not both"
             )
         return super().write(prefixes, length, sampling)
 
@@ -142,11 +145,11 @@ class OpenVino(Local):
             ids = ov.Tensor(np.array([prefix], dtype=np.int64))
             found = self._pipeline.generate(ids, config)
         except RuntimeError as error:
-            raise UserError(f"{self.name}: it fails ({first_line(error)})") from error
+            raise UserError(f"{self.name} failed ({first_line(error)})") from error
         (tokens,) = found.tokens
         self._kept += len(tokens) - len(found.perf_metrics.raw_metrics.m_batch_sizes)
         if len(tokens) < length:
-            raise UserError(f"{self.name}: it stops after {len(tokens)} of {length} tokens")
+            raise UserError(f"{self.name} stopped after {len(tokens)} of {length} tokens")
         return tuple(tokens[:length])
 
     def drafts(self) -> Drafts:

@@ -24,7 +24,7 @@ class Sglang(Ids):
             )
             ids = answer.get("output_ids") if isinstance(answer, Mapping) else None
             if not isinstance(ids, list) or not all(isinstance(t, int) for t in ids):
-                raise UserError(f"{self.client.url}/generate answers without output_ids")
+                raise UserError(f"{self.client.url}/generate returned no output_ids")
             return tuple(ids[:length])
 
         return self.client.map(one, prefixes)
@@ -56,7 +56,8 @@ class Sglang(Ids):
                 return {int(number): float(value) for value, number, *_ in listed}
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise UserError(
-                    f"{self.client.url}/generate tells no log-probabilities: give reference=FOLDER"
+                    f"{self.client.url}/generate returns no log-probabilities: give"
+                    " reference=FOLDER"
                 ) from error
 
         return self.client.map(one, zip(prefixes, also, strict=True))

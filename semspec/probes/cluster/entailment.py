@@ -24,7 +24,7 @@ class Entailment:
 
     def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 64) -> None:
         if batch_size < 1:
-            raise UserError(f"batch_size={batch_size}: a batch has at least one pair")
+            raise UserError(f"batch_size={batch_size}: give at least 1")
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.label = entailment_label(model.config.id2label)
         self.max_length = _longest(model.config, tokenizer)
@@ -62,14 +62,15 @@ class Entailment:
             raise
         except torch.OutOfMemoryError as e:
             raise UserError(
-                f"the entailment model of {folder} does not fit on {device} beside what is there: free it"
-                " (servers hold what they were started with), or give cluster.device=cpu"
+                f"the entailment model of {folder} does not fit on {device} beside the"
+                " other models: free memory (running servers keep theirs), or give"
+                " cluster.device=cpu"
             ) from e
         except Exception as e:  # transformers raises whatever its parsers raise
             raise UserError(
-                f"no entailment model can be loaded from {folder} ({first_line(e)[:200]}): it needs "
-                "a sequence classifier's config, tokenizer and safetensors weights (for a Hub model "
-                "without them, give the revision of its conversion)"
+                f"cannot load an entailment model from {folder} ({first_line(e)[:200]}): it"
+                " needs a sequence classifier's config, tokenizer and safetensors weights"
+                " (for a Hub model without them, give the revision of its conversion)"
             ) from e
         return made
 
@@ -80,8 +81,9 @@ class Entailment:
         classes = len(self.model.config.id2label)
         if logits.shape != (1, classes) or not logits.isfinite().all():
             raise UserError(
-                f"the entailment model gives no figures on {self.model.device} for a plain pair of texts:"
-                " take another one, cluster.model=, or another device, cluster.device=cpu"
+                f"the entailment model returns NaN on {self.model.device} for a plain pair"
+                " of texts: use another model, cluster.model=, or another device,"
+                " cluster.device=cpu"
             )
 
     def both_ways(self, pairs: Sequence[Triple]) -> list[bool]:
@@ -169,8 +171,8 @@ def _check_complete(folder: Path | str, missing: Iterable[str]) -> None:
     if lacking := sorted(missing):
         shown = ", ".join(lacking[:2]) + (f" and {len(lacking) - 2} more" * (len(lacking) > 2))
         raise UserError(
-            f"{folder} lacks weights of a classifier ({shown}): take a model that was trained on MNLI,"
-            " or an intact copy"
+            f"{folder} lacks a classifier's weights ({shown}): use a model that was trained"
+            " on MNLI, or an intact copy"
         )
 
 
@@ -180,8 +182,8 @@ def entailment_label(id2label: dict[int, str]) -> int:
     if len(found) != 1:
         names = ", ".join(map(str, id2label.values()))
         raise UserError(
-            f"the model has no class '{ENTAILMENT}' (its classes: {names}): take a model trained on "
-            "MNLI, or name its classes in config.json under id2label"
+            f"the model has no class '{ENTAILMENT}' (its classes: {names}): use a model"
+            " trained on MNLI, or name its classes in config.json under id2label"
         )
     return found[0]
 

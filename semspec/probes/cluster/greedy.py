@@ -143,7 +143,7 @@ class Oracle(_ByKey):
         problem = world.find_problem(context)
         if problem is None:
             raise UserError(
-                "cluster=oracle knows the embedded world only, and a context states none of its "
-                "problems: take cluster=nli, or contexts of the embedded task"
+                "cluster=oracle works only on the embedded world's problems, and a context"
+                " has none: use cluster=nli, or contexts of the embedded task"
             )
         return numbered(world.meaning(problem, step) or normal(step) for step in steps)

@@ -28,8 +28,9 @@ class Nli:
     def __post_init__(self) -> None:
         if not self.model:
             raise UserError(
-                "cluster=nli needs a model: embedded/tiny-nli for the embedded task, "
-                "microsoft/deberta-v2-xlarge-mnli (the paper's) for other text"
+                "cluster=nli needs a model: give cluster.model=embedded/tiny-nli for the"
+                " embedded task, or microsoft/deberta-v2-xlarge-mnli (the paper's) for"
+                " other text"
             )
         for name in ("batch_size", "lanes"):
             if getattr(self, name) < 1:

@@ -61,8 +61,8 @@ def ready(folder: Path) -> Path:
         place, instead = f"{repo}@{folder.name}", ""
         ways = "or, if its page on the Hub has a branch with safetensors, give cluster.revision="
     raise UserError(
-        f"{place} has no safetensors: pickled weights (.bin) are never read by a run; convert it once:"
-        f" {COMMAND} path={shlex.quote(place)}{instead}, {ways}"
+        f"{place} has no safetensors, and a run never reads pickled weights (.bin): convert"
+        f" it once: {COMMAND} path={shlex.quote(place)}{instead}, {ways}"
     )
 
 
@@ -116,7 +116,7 @@ def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
     folder = locate(repo, revision, PICKLED)
     target = out or converted_place(folder)
     if target is None:
-        raise UserError(f"out= is missing: give a folder for what is made of {place}")
+        raise UserError(f"out= is missing: give a folder for the copy of {place}")
     target = swap.place(target)
     swap.tidy(target)
     if target.exists():
@@ -151,13 +151,13 @@ def _shards(folder: Path) -> list[Path]:
     index = folder / INDEX
     if not index.exists():
         if not (folder / WEIGHTS).exists():
-            raise UserError(f"{folder} has no {WEIGHTS}: nothing there is to be converted")
+            raise UserError(f"{folder} has no {WEIGHTS}, so there is nothing to convert")
         return [folder / WEIGHTS]
     mapped = read_json(index).get("weight_map")
     names = sorted(set(map(str, mapped.values()))) if isinstance(mapped, dict) else []
     wrong = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
     if wrong or not names:
-        raise UserError(f"{index} names {wrong[:1]!a}, which is not there: download it again")
+        raise UserError(f"{index} names {wrong[:1]!a}, which is missing: download it again")
     return [folder / name for name in names]
 
 

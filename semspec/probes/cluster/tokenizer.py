@@ -38,7 +38,7 @@ def tokenizer_of(folder: Path) -> Any:
         _check_packages(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)
     if not tokenizer.is_fast:
-        raise UserError(f"{folder} has a Python-only tokenizer: take a model with a fast one")
+        raise UserError(f"{folder} has a Python-only tokenizer: use a model with a fast tokenizer")
     return tokenizer
 
 
@@ -50,8 +50,9 @@ def _check_packages(folder: Path) -> None:
     missing = [package for module, package in PACKAGES.items() if not _there(module)]
     if missing:
         raise UserError(
-            f"{folder} has a tokenizer of SentencePiece and no tokenizer.json: pip install"
-            f" {' '.join(missing)}, or save_pretrained the tokenizer once where they are installed"
+            f"{folder} has a SentencePiece tokenizer but no tokenizer.json: pip install"
+            f" {' '.join(missing)}, or save the tokenizer once with save_pretrained where"
+            " they are installed"
         )
 
 
@@ -93,7 +94,8 @@ def read_pieces(path: Path) -> tuple[list[tuple[str, float]], int]:
             raise ValueError(f"piece {unknown} of {len(pieces)} is the unknown one")
     except (OSError, ValueError, KeyError, struct.error) as error:
         raise UserError(
-            f"{path} is no SentencePiece model ({error}): download the model again, or take another"
+            f"{path} is not a SentencePiece model ({error}): download the model again, or"
+            " use another"
         ) from error
     return pieces, unknown
 
