@@ -72,7 +72,9 @@ def check_arguments(
                 f"'{text}' is not an option: options are written name=value; python -m {command} --help lists all"
             )
         if key.startswith("+"):
-            raise UserError(f"'{text}' would add an option that nothing reads: leave the + out")
+            raise UserError(
+                f"'{text}' would add an option that semspec does not have: leave the + out"
+            )
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not value.strip():
             raise UserError(f"{key} is empty: name a folder")
         try:

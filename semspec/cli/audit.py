@@ -63,8 +63,8 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     config = build(compose(passed))
     if config.accept.cuts != "tokens" or config.draft.plain:
         raise UserError(
-            "an audit measures drafted tokens: use a draft, and a rule that keeps tokens, such as"
-            " accept=arc or accept=lossless with split=token"
+            "an audit needs drafted tokens: choose a draft=, and a rule that keeps tokens,"
+            " such as accept=arc or accept=lossless with split=token"
         )
     measure = Measure(own.top, own.smoothing, config.temperature)
     with Solver(config) as solver:

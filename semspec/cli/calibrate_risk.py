@@ -160,12 +160,12 @@ def _judged(
     """Score the drafted steps among the rows; a probe reads their states from disk."""
     chosen = [i for i in range(len(rows)) if not rows.own[i]]
     if not chosen:
-        raise UserError("no step was drafted: a draft= with a model is needed")
+        raise UserError("no step was drafted: give draft= with a model")
     drafts = [float(x) for x in rows.drafted[chosen]] if cascade else None
     if drafts is not None and any(math.isnan(x) for x in drafts):
         raise UserError(
-            "the steps were sampled without what the draft model thinks of them, by an older version: give"
-            " another folder="
+            "an older version sampled these steps without the draft model's"
+            " log-probabilities: give another folder="
         )
     numbers = {name: n for n, name in enumerate(dict.fromkeys(rows.chains))}
     scores = torch.from_numpy(rows.lowest)
@@ -260,7 +260,7 @@ def run(arguments: Sequence[str]) -> None:
     _check(own)
     is_folder = own.probe.startswith(EMBEDDED) or Path(own.probe).is_dir()
     if own.probe and not (own.out or own.apart or own.measure or is_folder):
-        raise UserError(f"{own.probe} is no folder: say where to write the probe, out=FOLDER")
+        raise UserError(f"{own.probe} is not a folder: give one for the probe, out=FOLDER")
     console = open_console()
     probe = Probe.load(own.probe) if own.probe else None
     cascade = own.score == "cascade"
@@ -301,7 +301,9 @@ def _check(own: Options) -> None:
     if not free and not own.probe:
         raise UserError("give the probe to calibrate: probe=FOLDER, or score=logprob (see --help)")
     if own.out and own.apart:
-        raise UserError("out= writes into a probe, apart= beside it: give one of them")
+        raise UserError(
+            "out= writes a probe and apart= a separate calibration: give only one of them"
+        )
 
 
 def _certifying(probe: Probe | None, apart: str) -> Columns:

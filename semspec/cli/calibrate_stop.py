@@ -84,7 +84,8 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
     config = configuration.build(configuration.compose(overrides))
     if config.attempts > 1:
         raise UserError(
-            "attempts= is of semspec.run: a guarantee takes independent problems; raise problems="
+            "attempts= works only in semspec.run, because a guarantee needs independent"
+            " problems: raise problems= instead"
         )
     return config, own
 
@@ -172,14 +173,16 @@ def run(arguments: Sequence[str]) -> None:
     config, own = read(arguments)
     name = registry.name_of(config.stop)
     if not certifiable(config.stop):
-        raise UserError(f"stop={name} has no score to certify: calibrate stop=eat, answer or probe")
+        raise UserError(f"stop={name} has no score to certify: use stop=eat, answer or probe")
     if config.stop.asked_risk() is not None:
         raise UserError(
-            "stop.risk= is for runs: what is calibrated here serves any risk; leave it out"
+            "stop.risk= belongs to a run, not to its calibration, which serves any risk:"
+            " leave it out"
         )
     if own.hopeless and not own.measure:
         raise UserError(
-            "hopeless= is of measure=; what is calibrated serves any share: leave it out"
+            "hopeless= works only with measure=, because the calibration serves any share:"
+            " leave it out"
         )
     given = StopCalibration.load(own.measure) if own.measure else None
     kind = "measured" if given else "head" if own.train else "stop"

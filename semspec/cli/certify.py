@@ -176,14 +176,17 @@ def _check(given: Options) -> None:
             "give either url=http://HOST:PORT or path=FOLDER; see python -m semspec.certify --help"
         )
     if not given.path and (given.assistant or given.lookup):
-        raise UserError("assistant= and lookup= belong to path=: a server drafts as it was started")
+        raise UserError(
+            "assistant= and lookup= belong to path=, because a server's drafting is set when"
+            " it starts: leave them out"
+        )
     if given.check == RELAXED and not (given.url and is_url(given.reference)):
         raise UserError(
             "check=relaxed compares two servers: give url=http://HOST:PORT and reference=http://HOST:PORT, the same"
             " model without the relaxed rule"
         )
     if given.assistant and given.lookup:
-        raise UserError("give either assistant= or lookup=: an engine takes one of them")
+        raise UserError("give either assistant= or lookup=, not both")
 
 
 def _ask(given: Options) -> Ask:

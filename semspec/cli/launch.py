@@ -110,7 +110,8 @@ def plan(config: RunConfig, given: Options) -> list[Planned]:
     ports = {"target": given.target_port, "draft": given.draft_port}
     if len(models) > 1 and given.target_port == given.draft_port:
         raise UserError(
-            f"target_port and draft_port are both {given.target_port}: each server needs a port of its own"
+            f"target_port and draft_port are both {given.target_port}: give each server its"
+            " own port"
         )
     planned: list[Planned] = []
     for role in ("target", "draft"):
@@ -189,7 +190,7 @@ def _places(
     fixed = {role: listed for role, listed in fixed.items() if role in models}
     if (ranks := servers.split_over(words["target"])) and "target" not in fixed:
         if ranks > len(gpus):
-            raise UserError(f"--tp-size {ranks}: there are {len(gpus)} GPUs here")
+            raise UserError(f"--tp-size {ranks}: this machine has {len(gpus)} GPUs")
         fixed["target"] = [gpu.index for gpu in gpus][:ranks]
     sizes = {role: memory.size_of(models[role]) for role in ("target", "draft") if role in models}
     if small is not None:

@@ -54,7 +54,7 @@ def _named(argument: str) -> str:
         return argument
     folder = Path(argument).expanduser()
     if not folder.is_dir():
-        raise UserError(f"there is no folder '{argument}': give that of a run or a sweep")
+        raise UserError(f"folder '{argument}' does not exist: give that of a run or a sweep")
     is_run = any((folder / name).exists() for name in RUN_FILES)
     return f"run={argument}" if is_run else f"sweep={argument}"
 
@@ -62,7 +62,7 @@ def _named(argument: str) -> str:
 def run(arguments: Sequence[str]) -> None:
     if len([one for one in arguments if "=" not in one]) > 1:
         raise UserError(
-            "give one folder; sweep=FOLDER takes one that has several runs or sweeps in it"
+            "give one folder; sweep=FOLDER takes one that contains several runs or sweeps"
         )
     given = read(Options, [_named(one) for one in arguments], "semspec.report")
     if given.schema:

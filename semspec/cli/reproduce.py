@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     for word in extra:
         if "=" not in word or word.startswith(("-", "+", "~")):
-            raise UserError(f"'{word}': beside experiment= only options (name=value) can be given")
+            raise UserError(f"'{word}': only options (name=value) can follow experiment=")
     switches = {name: given.get(name, "false").lower() for name in ("plan", "show")}
     for name, value in switches.items():
         if value not in ("true", "false"):
@@ -76,8 +76,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"scale={scale}: give {' or '.join(experiment.scales)}")
     if launching and (experiment.audits or experiment.trains):
         raise UserError(
-            f"experiment={experiment.name} {'trains' if experiment.trains else 'audits'} here, one job after the other: leave"
-            f" {' '.join(launching)} out"
+            f"experiment={experiment.name} {'trains' if experiment.trains else 'audits'} on"
+            f" this machine, one job after the other: leave {' '.join(launching)} out"
         )
     only = [a.partition("=")[2] for a in arguments if a.startswith("only=")]
     wanted = list(jobs(experiment, scale, extra, only))
@@ -274,11 +274,11 @@ def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
 def _audited(file: Path) -> dict[str, Any] | None:
     """Return an audit's figures, None if its file is missing."""
     try:
-        found = foreign.read_object(file, way_out="it is no audit: remove it")
+        found = foreign.read_object(file, way_out="it is not an audit's result: remove it")
     except foreign.MissingFileError:
         return None
     if not {"arguments", "kept", "problems"} <= set(found):
-        raise UserError(f"{file} is no audit: remove it")
+        raise UserError(f"{file} is not an audit's result: remove it")
     return found
 
 

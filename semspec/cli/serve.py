@@ -102,7 +102,7 @@ def _refuse_run_only(overrides: Sequence[str], brought: Collection[str]) -> None
         key = argument.partition("=")[0]
         way = RUN_ONLY.get(key.lstrip("+~").partition(".")[0].partition("/")[0])
         if way is not None and argument not in brought:
-            raise UserError(f"{key}= is an option of semspec.run alone: leave it out ({way})")
+            raise UserError(f"{key}= works only in semspec.run: leave it out ({way})")
 
 
 def check_installed() -> None:

@@ -68,7 +68,8 @@ def trainings(todo: Sequence[Job], folder: Path) -> list[Training]:
         arguments = (*job.options, *added)
         config = build(arguments)
         if not config.features.pooling:
-            raise UserError(f"{job}: these features read no states, and the figure shows states: give features=paper")  # fmt: skip
+            raise UserError(f"{job}: the figure shows states, which these features do not use: give"
+" features=paper")  # fmt: skip
         found.append(Training(job, arguments, config, place / "figure.json"))
     if not found:
         raise UserError("only= matches nothing in this experiment: plan=true lists all of it")

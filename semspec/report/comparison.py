@@ -75,7 +75,9 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
     lines_a, lines_b = _solved(first), _solved(second)
     for run, lines in ((first, lines_a), (second, lines_b)):
         if not lines:
-            raise UserError(f"{run.folder} has no solved problems yet: compare when some are done")
+            raise UserError(
+                f"{run.folder} has no solved problems yet: compare again when some are solved"
+            )
     # ids are only numbers, so compare the questions, too
     shared = [n for n, one in lines_a.items() if n in lines_b and asked(one) == asked(lines_b[n])]
     # at least half of the smaller run: a small overlap by chance is not a pairing
@@ -126,13 +128,13 @@ def _refuse_unlike(a: Run, b: Run) -> None:
     for run in (a, b):
         if not run.options:
             raise UserError(
-                f"{run.folder} has no config.json that can be read: what it ran is unknown"
+                f"{run.folder} has no readable config.json, so its configuration is unknown"
             )
     for parts, names in (("targets", TARGET), ("engines", ENGINE), ("benchmarks", KIND)):
         if differs := _differing(a, b, names, DRAWN):
             raise UserError(
-                f"the runs have different {parts} ({differs}): neither quality nor speed can be"
-                " compared; run both configurations with the same"
+                f"the runs have different {parts} ({differs}), so neither quality nor speed"
+                " can be compared: run both with the same"
             )
 
 

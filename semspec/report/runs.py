@@ -100,7 +100,8 @@ def read_run(folder: Path) -> Run:
     """Read a run's folder, even if the run is going on or files are missing; raise UserError if it holds no run."""
     if not _is_run(folder):
         raise UserError(
-            f"{folder} holds no run: give the folder of one, such as run=runs/2026-01-31_12-00-00"
+            f"{folder} contains no run: give the folder of one, such as"
+            " run=runs/2026-01-31_12-00-00"
         )
     kept = RunFolder(folder)
     status, config, result = kept.status, mapping(kept.config), kept.result
@@ -152,14 +153,14 @@ def unlike_machines(runs: Sequence[Run]) -> str:
 def read_sweep(folder: Path) -> list[Run]:
     """Return the runs below a folder by name, skipping everything else."""
     if not folder.is_dir():
-        raise UserError(f"no folder {folder}: give sweep=FOLDER, the one that holds the jobs")
+        raise UserError(f"folder {folder} does not exist: give sweep=FOLDER, the one with the jobs")
     below = {path.parent for name in FILES for path in folder.rglob(name)} - {folder}
     found = sorted(filter(_is_run, below))
     inner = [path for path in found if not any(parent in found for parent in path.parents)]
     runs = [read_run(path) for path in inner]
     if not runs:
         raise UserError(
-            f"{folder} holds no runs: give the folder of a sweep, such as sweep=runs/sweep_..."
+            f"{folder} contains no runs: give the folder of a sweep, such as sweep=runs/sweep_..."
         )
     count = Counter(run.job for run in runs)  # jobs of different sweeps may share a name
     for run in runs:

@@ -31,7 +31,8 @@ def without_missing_reads(drafter: Any, runner: Any) -> Any:
         return drafter
     if drafter.layer not in (0, -1):
         raise UserError(
-            f"adapld: layer={drafter.layer}: SGLang keeps the last layer's states; leave layer out"
+            f"adapld: layer={drafter.layer}: SGLang keeps only the last layer's states:"
+            " leave layer out"
         )
     if not compat.keeps_states(runner):
         return replace(drafter, ranked=False)

@@ -50,8 +50,8 @@ def check_version() -> None:
     """Raise UserError for an SGLang version that is not in ``KNOWN``."""
     if (found := version()) not in KNOWN:
         raise UserError(
-            f"it does not know SGLang {found}; it knows {', '.join(KNOWN)}: install one of these, or a"
-            " newer semspec, or start the server without it"
+            f"it does not support SGLang {found}, only {', '.join(KNOWN)}: install one of"
+            " these, or a newer semspec, or start the server without the plugin"
         )
 
 
@@ -79,7 +79,9 @@ def apply(hooks: Sequence[Hook]) -> None:
 
     twice = [h.target for h in hooks if h.path in HookRegistry._patched]
     if twice:  # SGLang would silently ignore a second hook there
-        raise UserError(f"{', '.join(twice)} were hooked before: load semspec's plugin once, first")
+        raise UserError(
+            f"{', '.join(twice)} are already hooked: load semspec's plugin only once, and first"
+        )
     for hook in hooks:
         HookRegistry.register(hook.path, hook.function, HookType[hook.kind])
     applied = HookRegistry.apply_hooks
@@ -88,8 +90,9 @@ def apply(hooks: Sequence[Hook]) -> None:
         applied()
         if missed := missing(hooks):
             raise last_line(
-                f"semspec's SGLang plugin: hooks on {', '.join(missed)} did not take with SGLang"
-                f" {version()}: report it, and start the server without the plugin meanwhile"
+                f"semspec's SGLang plugin: SGLang {version()} did not apply the hooks on"
+                f" {', '.join(missed)}: report this, and start the server without the plugin"
+                " for now"
             )
 
     HookRegistry.apply_hooks = apply_and_check

@@ -113,7 +113,7 @@ class Reading:
     def hooks(self) -> list[Hook]:
         if not since("0.5.15"):
             raise UserError(
-                "SGLang 0.5.14 may give one request's value to another: use a later one"
+                "SGLang 0.5.14 can mix up the values of different requests: use a later version"
             )
         runner = "model_executor.model_runner.ModelRunner"
         graphs = "model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"

@@ -39,8 +39,9 @@ def check_version() -> None:
     """Raise UserError for a version that ``compat`` supports but this file does not."""
     if not compat.since(OLDEST):
         raise UserError(
-            f"rules and drafters are for SGLang {OLDEST} and later, this is {compat.version()}: install"
-            " a later one, or leave verification and drafting out"
+            f"rules and drafters need SGLang {OLDEST} or later, and this is"
+            f" {compat.version()}: install a later one, or leave verification and drafting"
+            " out"
         )
 
 
@@ -341,8 +342,8 @@ def embeddings(runner: Any) -> Callable[[Tensor], Tensor]:
         table = getattr(getattr(runner.model, "model", None), "embed_tokens", None)
     if table is None:
         raise UserError(
-            f"{type(runner.model).__name__} does not show its input embeddings, which ARC and AdaPLD"
-            " need: use another rule, or prompt_lookup or suffix"
+            f"{type(runner.model).__name__} does not expose its input embeddings, which ARC"
+            " and AdaPLD need: use another rule, or prompt_lookup or suffix"
         )
 
     def rows(ids: Tensor) -> Tensor:

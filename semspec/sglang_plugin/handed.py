@@ -60,7 +60,7 @@ class HandedLoops:
         """Raise UserError for a rule that cannot judge here."""
         check(asked, self.algorithm)
         if compat_ranks.splits_batches(self.runner):
-            raise UserError("rules for whole steps do not go with --enable-dp-attention: leave it out")  # fmt: skip
+            raise UserError("rules for whole steps do not support --enable-dp-attention: leave it out")  # fmt: skip
 
     def of(self, call: compat.Verifying) -> Mapping[int, tuple[Solving | Elsewhere, Sequence[int]]]:
         """Return, by request, the loop that judges its draft, and the nodes of the path that it was handed.
@@ -141,11 +141,13 @@ def check(asked: Steps, algorithm: str) -> None:
     """Raise UserError for a rule that needs another drafter than this server has."""
     if not algorithm:
         raise UserError(
-            "a rule for whole steps needs somebody who drafts, and in this server nobody does: start it with"
-            f" SEMSPEC_LM=MODEL and --speculative-algorithm {compat.SMALL_MODEL}, or with any other drafter"
+            "a rule for whole steps needs drafts, and this server does not draft: start it"
+            f" with SEMSPEC_LM=MODEL and --speculative-algorithm {compat.SMALL_MODEL}, or"
+            " with any other drafter"
         )
     if algorithm != compat.SMALL_MODEL and What.POOLED in asked.rule.needs:
         raise UserError(
-            f"rules with a probe read the states of drafts by a small model alone, and this server drafts by {algorithm}:"
-            f" start it with SEMSPEC_LM=MODEL and --speculative-algorithm {compat.SMALL_MODEL}, or ask for accept=logprob"
+            "rules with a probe work only with drafts of a small model, and this server"
+            f" drafts with {algorithm}: start it with SEMSPEC_LM=MODEL and"
+            f" --speculative-algorithm {compat.SMALL_MODEL}, or ask for accept=logprob"
         )

@@ -24,7 +24,7 @@ def checked(given: Sequence[Any]) -> Table:
     for row in given:
         whole = isinstance(row, list | tuple) and len(row) == 2
         if not whole or not all(type(number) is int for number in row):
-            raise UserError(f"drafting.lm.by_load: {row!r} is no pair [requests, tokens]")
+            raise UserError(f"drafting.lm.by_load: {row!r} is not a pair [requests, tokens]")
         requests, tokens = row
         if requests <= (found[-1][0] if found else 0) or tokens < 0:
             raise UserError(
@@ -32,7 +32,10 @@ def checked(given: Sequence[Any]) -> Table:
             )
         found.append((requests, tokens))
     if any(tokens > before for (_, before), (_, tokens) in zip(found, found[1:], strict=False)):
-        raise UserError("drafting.lm.by_load: more requests cannot want longer drafts")
+        raise UserError(
+            "drafting.lm.by_load: more requests cannot have longer drafts: give token counts"
+            " that never rise"
+        )
     return tuple(found)
 
 

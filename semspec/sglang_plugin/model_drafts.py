@@ -336,7 +336,8 @@ class ModelDrafts(SmallModel):
             return asked
         if not compat.reads_verification(self.rows.runner):
             raise UserError(
-                'rules with a probe need the part {"probe": {}} beside "drafting", one rank, and on a GPU --disable-cuda-graph'
+                'rules with a probe need {"probe": {}} beside "drafting", a single'
+                " rank, and on a GPU --disable-cuda-graph"
             )
         drafts = canonical_name(ModelConfig(path=str(self.options.model)))
         run = Run(models=self.facts(), split=self.options.split, sampling=sampling, drafts=drafts)
@@ -409,7 +410,7 @@ def _load(options: ModelOptions, runner: Any, n: int) -> SmallModel:
             f'{NAME} needs a small model: set SEMSPEC_LM=MODEL, or {{"drafting": {{"lm": {{"model": ...}}}}}}'
         )
     if compat_ranks.splits_batches(runner):
-        raise UserError(f"{NAME} does not go with --enable-dp-attention: leave it out")
+        raise UserError(f"{NAME} does not support --enable-dp-attention: leave it out")
     rules: Any = compat.rules_of(runner)
     path, revision, tokenizer = compat.place(runner)
     text = Text(tokenizer, revision)
@@ -420,7 +421,8 @@ def _load(options: ModelOptions, runner: Any, n: int) -> SmallModel:
     folder = place.fetch()
     if Text(str(folder)).fingerprint != text.fingerprint:
         raise UserError(
-            f"{options.model} has another tokenizer than {path}: take a draft model of the same family"
+            f"{options.model} has another tokenizer than {path}: use a draft model of the"
+            " same family"
         )
     device = options.device or str(compat.device(runner))
     engine = plugin("engine", "hf").cls(device=device, dtype=options.dtype, threads=0)

@@ -61,7 +61,9 @@ class Probes:
         for name in options.artifacts:
             probe = Probe.load(name)
             if not probe.features.pooling:
-                raise UserError(f"probe {name} reads no states: it needs no place in a server")
+                raise UserError(
+                    f"probe {name} reads no states, so a server need not load it: leave it out"
+                )
             self.probes[probe.digest] = probe
         self.model: compat_reading.Loaded | None = None
         self.begun: OrderedDict[str, Reader] = OrderedDict()

@@ -99,7 +99,7 @@ class Ask:
         given = _given(custom_params)
         if "spans" not in given:
             if stray := [name for name in PROBE_OPTIONS if name in given]:
-                raise ValueError(f"{stray[0]} is asked of spans, and there are none: give spans")
+                raise ValueError(f"{stray[0]} needs spans: give spans")
             return None
         return cls(
             spans=_spans(given["spans"]),
@@ -162,7 +162,9 @@ def _given(custom_params: Any) -> dict[str, Any]:
         raise ValueError(f"{KEY}={_shown(given)}: give an object of {', '.join(options())}")
     for name in given:
         if name not in options():
-            raise ValueError(f"{KEY} knows no {_shown(name)}: there are {', '.join(options())}")
+            raise ValueError(
+                f"{KEY} has no option {_shown(name)}: there are {', '.join(options())}"
+            )
     return given
 
 

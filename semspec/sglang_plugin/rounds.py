@@ -75,8 +75,8 @@ def read(
     told = meta_info.get(ROUNDS)
     if not told and ended:
         raise UserError(
-            f"{server} wrote without judging steps, and its log says why: start it as docs/sglang_plugin.md says, or give"
-            " inside=false"
+            f"{server} wrote without judging steps, and its log says why: start it as in"
+            " docs/sglang_plugin.md, or give inside=false"
         )
     found: list[Round] = []
     try:
@@ -99,7 +99,8 @@ def read(
         alone = ended or (told[-1].get(RESTS) is True if told else False)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"{server} told rounds that semspec's plugin does not tell: use the same version of semspec here and there"
+            f"{server} reported rounds in an unknown form: use the same version of semspec"
+            " here and there"
         ) from error
     if alone and upto < len(tokens):
         found.append(_between(tokens[upto:]))

@@ -77,13 +77,13 @@ def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Rule | Step
         name = otherwise.get("accept", "lossless")
     rules = known_rules()
     if name not in rules and name != OFF:
-        raise UserError(f"accept={name}: this server knows {', '.join(rules)}, {OFF}")
+        raise UserError(f"accept={name}: this server has only {', '.join(rules)}, {OFF}")
     cls = None if name == OFF else rules[name]
     known = set(cls.in_server.asked) if cls is not None else set()
     known |= set(LOOP_OPTIONS) if cls is not None and judges_steps(cls) else set()
     if unknown := set(own) - known:
         hint = f"its options are {', '.join(sorted(known))}" if known else "it has no options"
-        raise UserError(f"accept={name} knows no {', '.join(sorted(unknown))}: {hint}")
+        raise UserError(f"accept={name} has no option {', '.join(sorted(unknown))}: {hint}")
     try:
         typed = {key: number(key, value, kinds[key]) for key, value in own.items()}
     except ValueError as error:

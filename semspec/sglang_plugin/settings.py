@@ -42,7 +42,7 @@ def read(
     given, argument = environment.get(VARIABLE), _argument(argv)
     if argument is not None:
         if given and json.loads(given) != argument:
-            raise UserError(f"{VARIABLE} and {ARGUMENT} say different things: keep one of them")
+            raise UserError(f"{VARIABLE} and {ARGUMENT} contradict each other: keep one of them")
         environment[VARIABLE] = given = json.dumps(argument)
     way_out = "give e.g. '{\"probe\": {}}'"
     try:
@@ -58,7 +58,7 @@ def read(
         if options in (False, None):
             continue
         if options is not True and not isinstance(options, dict):
-            raise UserError(f"{VARIABLE}: {part} is a JSON object of its options, or true")
+            raise UserError(f"{VARIABLE}: {part} must be a JSON object of its options, or true")
         parts[part] = {} if options is True else options
     if model := environment.get(MODEL):
         drafting = parts.get("drafting", {})

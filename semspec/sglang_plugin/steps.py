@@ -84,7 +84,8 @@ class Steps:
         if self.draft_length < 1 or self.nested_length < 1 or min(self.step_cap, self.max_repeats) < 0:  # fmt: skip
             raise UserError(
                 f"draft_length={self.draft_length}, nested_length={self.nested_length},"
-                f" step_cap={self.step_cap}, max_repeats={self.max_repeats}: give at least 1, 1, 0 and 0"
+                f" step_cap={self.step_cap}, max_repeats={self.max_repeats}: give at least 1"
+                " for both lengths, and 0 for the others"
             )
 
     def within(self, width: int) -> Sizes:

@@ -119,8 +119,9 @@ class Verification:
         if rule is not None and not isinstance(rule, Steps) and _bounded(rule):
             if self.source is None:
                 raise UserError(
-                    f"accept={name_of(rule)}: this server was started without a calibration; start it with"
-                    ' {"verification": {"calibration": ...}} in SEMSPEC_SGLANG'
+                    f"accept={name_of(rule)}: this server was started without a"
+                    ' calibration; start it with {"verification": {"calibration": ...}}'
+                    " in SEMSPEC_SGLANG"
                 )
             if sampling is not None:
                 self.source.check(sampling.temperature)
@@ -162,13 +163,15 @@ class Verification:
             raise ValueError(str(error)) from error
         if isinstance(rule, Steps) and compat.constrained(params):
             raise ValueError(
-                "a rule for whole steps does not go with a grammar: leave one of them out, or ask for"
-                " accept=lossless"
+                "a rule for whole steps does not support a grammar: leave one of them out,"
+                " or ask for accept=lossless"
             )
 
     def _check_prompt_end(self, token: int, vocabulary: Any) -> None:
         if compat.algorithm() != compat.SMALL_MODEL:
-            raise ValueError(f"{PROMPT_END} is for servers that draft by {compat.SMALL_MODEL}")
+            raise ValueError(
+                f"{PROMPT_END} works only on servers that draft with {compat.SMALL_MODEL}"
+            )
         if isinstance(vocabulary, int) and token >= vocabulary:
             raise ValueError(f"{PROMPT_END}={token}: the vocabulary has {vocabulary} tokens")
 

@@ -202,12 +202,14 @@ def test_mistakes_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "responses=mine" in refused(capsys, "kind=sparse", "responses=mine")
     assert "whole number" in refused(capsys, "kind=dense", "dims=many")
     assert "dims=0: give 1 to" in refused(capsys, "kind=dense", "dims=0")
-    assert "no such file" in refused(capsys, "kind=sparse", "corpus=nowhere.jsonl")
-    assert "here it is corpus=" in refused(capsys, "kind=sparse", "data=x")
+    assert "corpus=nowhere.jsonl does not exist" in refused(
+        capsys, "kind=sparse", "corpus=nowhere.jsonl"
+    )
+    assert "a datastore uses corpus=" in refused(capsys, "kind=sparse", "data=x")
     assert "unknown option 'tokens'" in refused(capsys, "kind=sparse", "tokens=3")
     near = "'depht'; did you mean 'depth'? see python -m semspec.build_datastore --help"
     assert near in refused(capsys, "kind=sparse", "depht=4")
-    assert "dims=129: the states have width 128" in refused(
+    assert "dims=129 is more than the width of the states, 128" in refused(
         capsys, "kind=dense", "responses=as_is", "problems=1", "dims=129", folder
     )
     assert not (

@@ -121,5 +121,5 @@ def test_a_build_without_a_model_refuses_parts(
         with pytest.raises(SystemExit):
             main(["kind=sparse", "responses=as_is", texts, f"folder={tmp_path / 'w'}", *more])
         told = capsys.readouterr().err
-        assert told.count("\n") == 1 and "asks none" in told
+        assert told.count("\n") == 1 and "needs no model" in told
     assert not (tmp_path / "w").exists()

@@ -429,7 +429,7 @@ def test_requests_choose_their_rule_and_senseless_ones_are_refused() -> None:
     assert other.delta == 0.6  # type: ignore[union-attr]
     assert made.of({"semspec": {"spans": [[0, 1]], "accept": "lossless"}}, GREEDY) is None
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"accept": "greedy"}, "this server knows arc, logprob, lossless"),
+        ({"accept": "greedy"}, "this server has only arc, logprob, lossless"),
         ({"accept": "lossless", "delta": 1}, "it has no options"),
         ({"accept": "topk_delta", "theta": 1}, "its options are delta, k"),
         ({"accept": "topk_delta", "k": 0}, "give k of at least 1"),
@@ -437,7 +437,7 @@ def test_requests_choose_their_rule_and_senseless_ones_are_refused() -> None:
         ({"accept": "arc", "resume": 1}, "resume=1: give true or false"),
         ({"accept": "arc", "theta": "0.3"}, "theta='0.3': give a number"),
         ({"theta": [0.3]}, "theta=a list: give a number"),
-        ({"thetta": 0.3}, "knows no 'thetta'"),
+        ({"thetta": 0.3}, "has no option 'thetta'"),
     ]
     for asked, words in wrong:
         with pytest.raises((UserError, ValueError)) as error:
@@ -463,7 +463,7 @@ def test_a_request_is_refused_where_it_arrives(monkeypatch: pytest.MonkeyPatch) 
     HookRegistry.apply_hooks()
     SamplingParams(custom_params={"semspec": {"accept": "typical"}}).verify(100)
     SamplingParams(custom_params={"theta": "of another plugin"}).verify(100)
-    with pytest.raises(ValueError, match="accept=greedy: this server knows arc, logprob"):
+    with pytest.raises(ValueError, match="accept=greedy: this server has only arc, logprob"):
         SamplingParams(custom_params={"semspec": {"accept": "greedy"}}).verify(100)
 
 

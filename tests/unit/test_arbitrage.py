@@ -115,9 +115,9 @@ def test_a_router_is_trained_on_drafted_steps_by_their_labels(tmp_path: Path) ->
     ("options", "told"),
     [
         (["role=target"], "give role=draft and a draft model"),
-        (["drafted=1"], "there are 1 of them in a context: give writers=both drafted=2"),
-        (["writers=own"], "there are 0 of them"),
-        (["margin=1"], "advantages go from -1 to 1"),
+        (["drafted=1"], "a context has 1 of them: give writers=both drafted=2"),
+        (["writers=own"], "a context has 0 of them"),
+        (["margin=1"], "give an advantage from -1 to 1"),
         (["label=better"], "unknown label 'better'"),
     ],
 )
@@ -129,7 +129,9 @@ def test_labels_that_cannot_be_are_refused(options: list[str], told: str, tmp_pa
 
 def test_labels_that_are_all_alike_are_refused(tmp_path: Path) -> None:
     config = asked(tmp_path, "margin=0.99", "problems=8", "per_problem=1", "temperature=0.01")
-    with pytest.raises(UserError, match=r"never better by more than margin=0\.99, or always"):
+    with pytest.raises(
+        UserError, match=r"better by more than margin=0\.99 in all cases or in none"
+    ):
         make(config, Steps(Screen(file=io.StringIO()), quiet=True))
 
 

@@ -344,7 +344,7 @@ def test_the_command_resumes_after_a_kill_and_refuses_wrong_options(
         (["top=many"], "give a whole number"),
         (["lengths=256,32"], "fewest and the most tokens"),
         (["lengths=32"], "fewest and the most tokens"),
-        (["lengths=32,256"], "made as they are"),
+        (["lengths=32,256"], "embedded problems have none"),
         (["draft=none", "fit=drafted"], "needs a draft"),
     ):
         with pytest.raises(SystemExit) as ended:
@@ -367,7 +367,7 @@ def test_questions_alone_are_enough(tmp_path: Path) -> None:
     file.write_text("\n".join(map(json.dumps, rows)))
     config = build(["source=jsonl", f"data={file}", "chains=answers", "problems=9"])
     assert sorted(q.question for q in questions(config)) == ["How?", "Why?"]
-    with pytest.raises(UserError, match="for data sets"):
+    with pytest.raises(UserError, match="needs a data set"):
         build(["chains=answers"])
 
 
@@ -392,5 +392,5 @@ def test_prompts_of_a_length_can_be_asked_for(tmp_path: Path) -> None:
     assert set(made.config["prompts"]) <= wanted
     assert f"prompts of 10 to {most} tokens" in (out / "README.md").read_text()
     config = build(given[:3])
-    with pytest.raises(UserError, match="is as long as asked: widen lengths="):
+    with pytest.raises(UserError, match="has a length within lengths=: widen it"):
         list(questions(config, lambda text: False))

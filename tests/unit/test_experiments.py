@@ -229,13 +229,16 @@ def _text(shown: Any) -> str:
         (["experiment=semanticspec/tabel4"], r"did you mean 'semanticspec/table4'"),
         (
             ["experiment=arc/table5", "scale=tiny", "hydra/launcher=basic"],
-            r"audits here, one job after the other: leave hydra/launcher=basic",
+            r"audits on this machine, one job after the other: leave hydra/launcher=basic",
         ),
         (
             ["experiment=semanticspec/figure2", "scale=tiny", "hydra/launcher=basic"],
-            r"trains here, one job after the other: leave hydra/launcher=basic",
+            r"trains on this machine, one job after the other: leave hydra/launcher=basic",
         ),
-        (["experiment=semanticspec/figure2", "scale=tiny", "features=logprobs"], r"read no states"),
+        (
+            ["experiment=semanticspec/figure2", "scale=tiny", "features=logprobs"],
+            r"states, which these features do not use",
+        ),
         (["experiment=semanticspec/figure2", "scale=tiny", "smaples=4"], r"did you mean 'samples'"),
         (["experiment=semanticspec/figure2", "only=no such"], r"only= matches nothing"),
         (["experiment=adapld/table5"], r"cannot be run: .*adapld/table1 to table3"),
@@ -244,7 +247,10 @@ def _text(shown: Any) -> str:
         (["experiment=ours/steps", "scale=real"], r"scale=real: give tiny"),
         (["experiment=ours/steps", "only=no such"], r"only= matches nothing"),
         (["experiment=semanticspec/table4", "-m"], r"a sweep already: leave -m out"),
-        (["experiment=semanticspec/table4", "--cfg"], r"'--cfg': beside experiment="),
+        (
+            ["experiment=semanticspec/table4", "--cfg"],
+            r"'--cfg': only options \(name=value\) can follow experiment=",
+        ),
         (["experiment=semanticspec/table4", "scale=tiny", "no_such=1"], r"no_such"),
         (["experiment=semanticspec/table4", "scale=tiny", "problems=0"], r"problems=0: give at"),
     ],

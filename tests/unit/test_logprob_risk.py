@@ -116,8 +116,8 @@ def bound(made: str, *overrides: str) -> Any:
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (("top_p=0.5",), "logprob guarantees was measured at top_p=1, not 0.5: run with"),
-        (("top_k=3",), "logprob guarantees was measured at top_k=0, not 3: run with"),
+        (("top_p=0.5",), "guarantee of accept=logprob was measured at top_p=1, not 0.5: run with"),
+        (("top_k=3",), "guarantee of accept=logprob was measured at top_k=0, not 3: run with"),
         (("draft=prompt_lookup",), "on drafts of embedded/tiny-draft, not of prompt_lookup: run"),
         (("draft=lm", "draft.model.path=embedded/tiny-copier"),
          "on drafts of embedded/tiny-draft, not of embedded/tiny-copier: run"),

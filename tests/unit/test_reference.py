@@ -112,7 +112,7 @@ def test_a_file_is_a_reference_of_every_problem(tmp_path: Path) -> None:
     session = bound.open(kit_for(references=[[3, 3]]))
     assert Writing(session)().tokens == [3, 3]
     assert Writing(session)(0, 1).tokens == [3, 2, 0]
-    with pytest.raises(UserError, match=r"file=.*nowhere: there is no such file"):
+    with pytest.raises(UserError, match=r"file=.*nowhere does not exist"):
         Reference(file=str(tmp_path / "nowhere")).bind(run_of({}))
     for wrong in ({"longest": 0}, {"shortest": 9, "match": 8}, {"guess": -1}, {"candidates": 0}):
         with pytest.raises(UserError, match="give"):

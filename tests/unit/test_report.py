@@ -179,10 +179,10 @@ def test_a_page_far_from_its_jobs_does_not_link_to_them(tmp_path: Path) -> None:
 
 
 def test_artifacts_are_not_taken_for_jobs(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no runs"):
+    with pytest.raises(UserError, match="contains no runs"):
         read_sweep(beside_package("hub_artifacts"))
     write_json(tmp_path / "config.json", {"model_type": "llama"})
-    with pytest.raises(UserError, match="holds no run:"):
+    with pytest.raises(UserError, match="contains no run:"):
         read_run(tmp_path)
 
 
@@ -352,12 +352,12 @@ def test_a_folder_without_a_name_is_a_run_or_a_sweep(run: Path, tmp_path: Path) 
     ("arguments", "told"),
     [
         ([], "give the folder of one run or sweep"),
-        (["{tmp}/none"], "there is no folder '"),
+        (["{tmp}/none"], "does not exist: give that of a run"),
         (["{run}", "{tmp}"], "give one folder"),
         (["run=a", "sweep=b"], "give the folder of one run or sweep"),
-        (["run={tmp}"], "holds no run"),
-        (["sweep={tmp}"], "holds no runs"),
-        (["sweep={tmp}/none"], "no folder"),
+        (["run={tmp}"], "contains no run"),
+        (["sweep={tmp}"], "contains no runs"),
+        (["sweep={tmp}/none"], "does not exist: give sweep=FOLDER"),
         (["run={run}", "transcripts=some"], "transcripts=some: give a whole number"),
         (["sweep=a", "transcripts=3"], "transcripts= belongs to run=FOLDER"),
         (["run={run}", "colour=red"], "unknown option 'colour'"),

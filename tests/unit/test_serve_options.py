@@ -44,7 +44,7 @@ def test_an_option_that_only_a_run_uses_is_refused_with_the_way_out(
     with pytest.raises(UserError) as refused:
         read(["engine=hf", given])
     told = str(refused.value)
-    assert told.startswith(f"{named}= is an option of semspec.run alone: leave it out (")
+    assert told.startswith(f"{named}= works only in semspec.run: leave it out (")
     assert way in told and "\n" not in told
 
 

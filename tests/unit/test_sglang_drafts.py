@@ -134,7 +134,7 @@ def test_rows_of_the_passes_reach_the_drafter_along_the_way() -> None:
 def test_states_that_sglang_does_not_keep_are_left_out_or_refused() -> None:
     assert not without_missing_reads(AdaPld(), runner()).ranked
     assert without_missing_reads(AdaPld(), runner(keeps_states=True)).layer == -1
-    with pytest.raises(UserError, match="SGLang keeps the last layer's states"):
+    with pytest.raises(UserError, match="SGLang keeps only the last layer's states"):
         without_missing_reads(AdaPld(layer=3), runner(keeps_states=True))
     with pytest.raises(UserError, match="leaves no room for a draft"):
         drafts(PromptLookup(), 1)

@@ -125,7 +125,7 @@ def test_where_a_loop_rests_the_target_s_tokens_need_not_wait_for_a_round() -> N
     assert read([first, rests, wakes], behind + 5, **known) == [[tokens[behind + 2]]]
     assert read([rounds.mark(0, True)], len(tokens)) == [tokens]
     for wrong in (rounds.mark(len(tokens) + 1, True), rounds.mark(0, True)):
-        with pytest.raises(UserError, match="does not tell"):
+        with pytest.raises(UserError, match="in an unknown form"):
             read([first, wrong], len(tokens))
 
 
@@ -537,7 +537,7 @@ def test_a_new_rule_for_tokens_works_inside_by_its_declaration(own_rules: Any) -
 
 
 def test_a_rule_that_declares_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match=r"this server knows arc, .*logprob.*, off"):
+    with pytest.raises(UserError, match=r"this server has only arc, .*logprob.*, off"):
         Verification(Options()).of({"semspec": {"accept": "judge"}}, GREEDY)
 
 

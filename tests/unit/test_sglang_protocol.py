@@ -421,9 +421,9 @@ def test_options_are_those_of_the_part() -> None:
 def test_an_unknown_sglang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "version", lambda: "0.9.9")
     monkeypatch.setenv(settings.VARIABLE, '{"probe": {}}')
-    with pytest.raises(UserError, match=r"does not know SGLang 0\.9\.9; it knows 0\.5\.14, "):
+    with pytest.raises(UserError, match=r"does not support SGLang 0\.9\.9, only 0\.5\.14, "):
         start.start({"probe": {}})
-    with pytest.raises(SystemExit, match=r"^semspec's SGLang plugin: it does not know SGLang"):
+    with pytest.raises(SystemExit, match=r"^semspec's SGLang plugin: it does not support SGLang"):
         sglang_plugin.register()
 
 

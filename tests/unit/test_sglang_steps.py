@@ -250,10 +250,10 @@ def test_requests_name_a_rule_for_steps() -> None:
         ({"accept": "logprob", "threshold": 1.0}, "above 0"),
         ({"accept": "logprob", "draft_length": 0}, "at least 1"),
         ({"accept": "logprob", "score_temperature": 1.5}, "above 0 up to 1"),
-        ({"accept": "logprob", "theta": 0.1}, "knows no theta"),
-        ({"accept": "typical", "draft_length": 2}, "knows no draft_length"),
+        ({"accept": "logprob", "theta": 0.1}, "has no option theta"),
+        ({"accept": "typical", "draft_length": 2}, "has no option draft_length"),
         ({"accept": "off", "threshold": -1.0}, "no options"),
-        ({"accept": "judge"}, "this server knows"),
+        ({"accept": "judge"}, "this server has only"),
     ):
         with pytest.raises(UserError, match=what):
             named(**wrong)

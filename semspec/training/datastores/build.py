@@ -51,7 +51,7 @@ def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore
         return _merge(config, options, steps)
     if options.append and not options.out and not Path(options.append).expanduser().is_dir():
         raise UserError(
-            f"append={options.append} is no folder that could be replaced: give out=FOLDER"
+            f"append={options.append} is not a folder that can be replaced: give out=FOLDER"
         )
     work = Reading(config, options)
     folder = work.folder

@@ -66,7 +66,9 @@ class Work:
         if self.base is not None:
             self.base.store.check(found)
         if self.options.kind == "dense" and dims > found.width:
-            raise UserError(f"dims={dims}: the states have width {found.width}; give no more")
+            raise UserError(
+                f"dims={dims} is more than the width of the states, {found.width}: give no more"
+            )
         return found
 
 
@@ -135,7 +137,7 @@ def collect(work: Work, tell: Callable[[int], None]) -> Documents:
 def check_texts(options: Options, total: Mapping[str, int]) -> None:
     """Raise UserError if the corpus holds no text."""
     if not total["tokens"]:
-        raise UserError(f"corpus={options.corpus} holds no text: give another one")
+        raise UserError(f"corpus={options.corpus} contains no text: give another one")
 
 
 def collect_groups(
@@ -220,8 +222,8 @@ def as_they_are(config: ProbeConfig) -> Iterator[Question]:
             yield Question(f"d-{number:07d}", domain, question, answer)
     if not found:
         raise UserError(
-            f"no row of {config.data} has a text: looked for messages, for {', '.join(ANSWERED)} or"
-            f" {THINKING[0]} beside {' or '.join(ASKED[:3])}, and for text"
+            f"no row of {config.data} has text: semspec reads messages, text, or"
+            f" {', '.join(ANSWERED)} or {THINKING[0]} beside {' or '.join(ASKED[:3])}"
         )
 
 

@@ -157,6 +157,6 @@ def check_projection(first: Base, other: Base) -> None:
     same = all(torch.equal(t, other.store.tensors[n]) for n, t in first.store.tensors.items())
     if first.store.config["dims"] != other.store.config["dims"] or not same:
         raise UserError(
-            f"{other.name} was fitted to other states than {first.name}, so that their keys cannot be"
-            f" compared: add its corpus with append={first.name}"
+            f"{other.name} was fitted to other states than {first.name}, so their keys"
+            f" cannot be compared: add its corpus with append={first.name}"
         )

@@ -89,7 +89,9 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, ProbeConfig]:
     passed = pairs(rest)
     for name in ("source", "data", "chains"):
         if name in passed:
-            raise UserError(f"{name}=: here it is corpus=, and responses=target or as_is")
+            raise UserError(
+                f"{name}=: a datastore uses corpus=, and responses=target or as_is, instead"
+            )
     greedy = passed.get("temperature") in ("0", "0.0")
     if greedy:
         del passed["temperature"]
@@ -113,7 +115,7 @@ def _source(options: Options) -> dict[str, str]:
         return found | {"source": "jsonl"}
     if path.suffix in FORMATS or options.corpus.count("/") != 1:
         raise UserError(
-            f"corpus={options.corpus}: there is no such file; give embedded, a file, or a data set"
+            f"corpus={options.corpus} does not exist: give embedded, a file, or a data set"
             " OWNER/NAME of the Hub"
         )
     return found | {"source": "hub"}

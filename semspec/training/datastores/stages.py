@@ -39,8 +39,8 @@ class Reading(Work):
         if self.options.responses == "target":
             return ("documents",)
         raise UserError(
-            "part= shares out what a model is asked for, and a sparse datastore of texts as they are asks none:"
-            " leave it out"
+            "part= divides what a model writes, and a sparse datastore of existing texts"
+            " needs no model: leave it out"
         )
 
     def keep_options(self, folder: Path) -> None:

@@ -62,8 +62,8 @@ def check_labels(rows: Rows, index: Mapping[str, Sequence[int]], margin: float) 
     """Raise UserError if all labels of a part are equal."""
     if part := one_sided(rows, index):
         raise UserError(
-            f"the target's step is never better by more than margin={margin:g}, or always ({part}): give more"
-            " problems=, or another margin="
+            f"the target's step is better by more than margin={margin:g} in all cases or in"
+            f" none ({part}): give more problems=, or another margin="
         )
 
 

@@ -105,29 +105,34 @@ def check(config: ProbeConfig) -> None:
             if getattr(config, name) < least:
                 raise UserError(f"{name}={getattr(config, name)}: give at least {least}")
     if config.split == "token":
-        raise UserError("split=token: a token has no meaning to probe: use paragraph or sentence")
+        raise UserError(
+            "split=token: a probe scores steps, not single tokens: use paragraph or sentence"
+        )
     if not 1e-3 <= config.temperature < math.inf:
         raise UserError(
-            f"temperature={config.temperature}: samples differ above 0 only: give 0.001 or more"
+            f"temperature={config.temperature}: samples differ only above 0: give 0.001 or more"
         )
     if not 0 < config.top_p <= 1:
         raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")
     if not 0 <= config.min_p <= 1:
         raise UserError(f"min_p={config.min_p}: give a number from 0 (off) to 1")
     if not 0 <= config.dropout < 1 or not config.rate > 0 or not config.memory > 0:
-        raise UserError("dropout is at least 0 and below 1; rate and memory are above 0")
+        raise UserError(
+            f"dropout={config.dropout}, rate={config.rate}, memory={config.memory}: give"
+            " dropout from 0 to below 1, and rate and memory above 0"
+        )
     if len(config.hidden) != 2 or min(config.hidden) < 1:
         raise UserError(f"hidden={config.hidden}: a probe has three layers, so give two sizes")
     if config.source == "embedded" and config.chains == "answers":
-        raise UserError("chains=answers is for data sets: with source=embedded use chains=model")
+        raise UserError("chains=answers needs a data set: with source=embedded use chains=model")
     if config.source != "embedded":
         if not config.data:
             example = "simplescaling/s1K" if config.source == "hub" else "chains.jsonl"
             raise UserError(f"source={config.source} needs data=..., such as data={example}")
         if config.chains not in ("model", "answers"):
-            raise UserError(f"chains={config.chains} is for source=embedded: leave it out")
+            raise UserError(f"chains={config.chains} works only with source=embedded: leave it out")
         if config.cluster.name == "oracle":
-            raise UserError("cluster=oracle knows the embedded world only: use cluster=nli")
+            raise UserError("cluster=oracle works only on the embedded world: use cluster=nli")
     for name in [*config.domains, *config.train_on]:
         if config.source == "embedded":
             _choice("domains", name, tuple(world.DOMAINS))
@@ -150,15 +155,17 @@ def check(config: ProbeConfig) -> None:
 def _check_router(config: ProbeConfig) -> None:
     if config.probed != "draft":
         raise UserError(
-            "label=advantage is learned from the draft's states: give role=draft and a draft model, such as draft=tiny"
+            "label=advantage learns from the draft's states: give role=draft and a draft"
+            " model, such as draft=tiny"
         )
     if not config.both_write or config.drafted < 2:
         raise UserError(
-            f"label=advantage compares with the target's own steps, and there are {config.drafted * config.both_write}"
-            " of them in a context: give writers=both drafted=2 or more"
+            "label=advantage compares with the target's own steps, and a context has"
+            f" {config.drafted * config.both_write} of them: give writers=both drafted=2 or"
+            " more"
         )
     if not -1 <= config.margin < 1:
-        raise UserError(f"margin={config.margin}: advantages go from -1 to 1")
+        raise UserError(f"margin={config.margin}: give an advantage from -1 to 1")
 
 
 def _check_features(config: ProbeConfig) -> None:
@@ -170,8 +177,8 @@ def _check_features(config: ProbeConfig) -> None:
     missing = [name for name in features.pooling if name not in config.pooling]
     if missing:
         raise UserError(
-            f"the features need pooling {', '.join(missing)}, but only"
-            f" {', '.join(config.pooling) or 'nothing'} is kept: add it to pooling="
+            f"the features need pooling {', '.join(missing)}, but pooling= keeps only"
+            f" {', '.join(config.pooling) or 'nothing'}: add it to pooling="
         )
     if not features.pooling and not features.logprobs:
         raise UserError("no features are left: give features.pooling or features.logprobs=true")

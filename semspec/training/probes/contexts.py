@@ -111,8 +111,9 @@ class Pair:
         free = int((min(engine.free_bytes() for engine in engines) + caches) * CACHES)
         if each > free:
             raise UserError(
-                f"a context of {tokens:,} tokens takes {shown(each)} of KV cache, and {shown(free)} can be had:"
-                " use engine=sglang, a GPU with more memory, or a data set of shorter chains"
+                f"a context of {tokens:,} tokens takes {shown(each)} of KV cache, and only"
+                f" {shown(free)} are free: use engine=sglang, a GPU with more memory, or a"
+                " data set of shorter chains"
             )
         return free // each
 
@@ -186,7 +187,7 @@ def make_chains(
 
 def check_steps(chains: Sequence[Chain]) -> None:
     if not any(chain.steps for chain in chains):
-        raise UserError("the chains hold no step: check the source and split=")
+        raise UserError("the chains contain no step: check the source and split=")
 
 
 def read_chains(path: Path) -> list[Chain]:

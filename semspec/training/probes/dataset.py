@@ -157,8 +157,8 @@ def split_chains(domains: Mapping[str, str], seed: int, turn: int = 0) -> dict[s
     """
     if len(domains) < len(PATTERN):
         raise UserError(
-            f"{len(domains)} chains of thought cannot be divided into training, validation and"
-            " test: give more problems="
+            f"{len(domains)} chains of thought are too few for training, validation and"
+            " test sets: give more problems="
         )
     names = sorted(domains)
     random.Random(f"{seed} split").shuffle(names)

@@ -61,7 +61,7 @@ def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain
     shards = [] if done else compare_shards(work)
     there = (folder / CHAINS).exists() or (folder / FOLDER).exists()
     if there and not shards and not (folder / "config.json").exists():
-        raise UserError(f"{folder} holds samples, but no config.json: give another folder=")
+        raise UserError(f"{folder} contains samples but no config.json: give another folder=")
     work.keep_options(folder)
     if done:
         return read_chains(folder / CHAINS), work.model

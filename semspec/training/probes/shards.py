@@ -111,8 +111,9 @@ def check_room(folder: Path, needed: int, margin: float = MARGIN) -> str:
     free = shutil.disk_usage(folder).free
     if needed * margin > free:
         raise UserError(
-            f"the states need {gigabytes(needed)}, but {folder} has {gigabytes(free)} free: keep"
-            " fewer with keep=, contexts= or features that need fewer pools, or choose another folder="
+            f"the states need {gigabytes(needed)}, but {folder} has {gigabytes(free)} free:"
+            " keep fewer with keep=, contexts= or features with fewer pools, or choose"
+            " another folder="
         )
     return gigabytes(free)
 

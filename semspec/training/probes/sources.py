@@ -47,7 +47,7 @@ def questions(config: ProbeConfig, fits: Callable[[str], bool] | None = None) ->
     chosen = (found[n] for n in order if fits is None or fits(found[n].question))
     first = next(chosen, None)
     if first is None:
-        raise UserError(f"no prompt of {config.data} is as long as asked: widen lengths=")
+        raise UserError(f"no prompt of {config.data} has a length within lengths=: widen it")
     yield from islice(chain([first], chosen), config.problems)
 
 

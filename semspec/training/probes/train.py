@@ -118,7 +118,7 @@ def train(
         elif epoch - made.best_epoch >= config.patience:
             break
     if not made.weights:
-        raise UserError("the training's loss is not a number: give a lower rate=")
+        raise UserError("the training loss is not a number: give a lower rate=")
     # round as the artifact will store them, so that its figures hold for the stored weights
     made.weights = {name: w.half().float() for name, w in made.weights.items()}
     return made
@@ -129,7 +129,7 @@ def device_of(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     elif name == "cuda" and not torch.cuda.is_available():
-        raise UserError("train_device=cuda, but there is no GPU here: use train_device=auto")
+        raise UserError("train_device=cuda, but this machine has no GPU: use train_device=auto")
     return torch.device(name)
 
 

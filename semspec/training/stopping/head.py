@@ -109,7 +109,8 @@ def made(
     index, truth = divided(rows, seed), rows.target.numpy()
     if part := one_sided(rows, index):
         raise UserError(
-            f"answers that are forced at the ends of steps are all right or all wrong ({part}): give more problems="
+            f"the answers forced at the ends of steps are all right or all wrong ({part}),"
+            " so there is nothing to learn: give more problems="
         )
     settings = ProbeConfig(train_seed=seed, hidden=list(hidden))
     trained = train(rows, index["train"], index["validation"], settings, lambda *_: tell(1))
