@@ -137,7 +137,7 @@ class Artifact(ABC):
         except (ValueError, OverflowError) as error:
             what = first_line(error)
             raise UserError(
-                f"{folder / CONFIG} is not the config of a {cls.kind} ({what})"
+                f"{folder / CONFIG} is not a valid {cls.kind} config ({what})"
             ) from error
         tensors = cls.own_tensors(folder, layout)
         texts = {  # if they are there: a load from the Hub does not download them

@@ -96,9 +96,9 @@ def locate(
             raise UserError(f"{folder} is a file: point {wanted.option} at its folder")
         if name.startswith((".", "/", "~")) or name.count("/") != 1:
             raise UserError(
-                f"{wanted.noun} folder {name} does not exist: download or train the"
-                f" {wanted.noun} first, or point {wanted.option} at a local folder or a Hub"
-                " repository (owner/name)"
+                f"no {wanted.noun} folder {name}: download or train the {wanted.noun}"
+                f" first, or point {wanted.option} at a local folder or a Hub repository"
+                " (owner/name)"
             )
         folder = snapshot(name, revision, wanted, access or Access())
     if wanted.noun == MODEL.noun:

@@ -32,7 +32,7 @@ def read_tensor_files(
     if set(names) != set(layout):
         missing = ", ".join(sorted(set(layout) - set(names))) or "none"
         extra = ", ".join(sorted(ascii(names[n][:64])[1:-1] for n in set(names) - set(layout))[:5])
-        raise UserError(f"{place}: missing tensors: {missing}; unknown tensors: {extra or 'none'}")
+        raise UserError(f"{place}: missing tensors: {missing}; unknown ones: {extra or 'none'}")
     with ExitStack() as stack:
         opened = [stack.enter_context(foreign.open_tensors(p, LARGEST_HEADER)) for p in paths]
         where = {name: file for file in opened for name in file.keys()}  # noqa: SIM118

@@ -517,7 +517,7 @@ def test_data_sets_go_through_the_same_checks(
         read("data=alice/none")
     shutil.rmtree(tmp_path / "cache")
     hub.faults.append(("GET .*/resolve/", "flip", 9))
-    with pytest.raises(UserError, match=r"train\.jsonl of alice/chains was changed"):
+    with pytest.raises(UserError, match=r"train\.jsonl of alice/chains was corrupted"):
         read()
     hub.faults.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

@@ -85,7 +85,7 @@ def test_an_experiment_with_audits_shows_coverage(tmp_path: Path) -> None:
     files[1].write_text("{")
     asked = ("experiment=arc/table5", *SMALL, f"hydra.run.dir={tmp_path}")
     said = finished([sys.executable, "-m", "semspec.run", *asked], 2).stderr
-    assert "is no audit" in said and said.count("\n") == 1
+    assert "is not an audit's result" in said and said.count("\n") == 1
 
 
 @pytest.mark.deep

@@ -310,7 +310,7 @@ def test_damaged_artifacts_are_refused_in_one_line(tmp_path: Path) -> None:
         config = json.loads(json.dumps(whole))
         config["settings"][0][at] = broken
         (folder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(UserError, match="no arc's config"):
+        with pytest.raises(UserError, match="not a valid arc config"):
             ArcCalibration.load(folder)
 
 

@@ -178,7 +178,7 @@ def test_fewer_problems_of_some_arms_and_more_of_all_later(
     calls.clear()
     solve(tmp_path, "lookup", "logprob", problems=2, grow=True)  # what is there stays
     assert not calls and len(written(tmp_path / "lookup")["lines"]) == 4
-    with pytest.raises(UserError, match="holds a run with another configuration"):
+    with pytest.raises(UserError, match="contains a run with another configuration"):
         solve(tmp_path, "lookup", "logprob", problems=5)
 
 

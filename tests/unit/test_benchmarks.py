@@ -149,7 +149,7 @@ def test_gsm8k_never_takes_its_examples_from_the_problems_that_it_asks(tmp_path:
     with pytest.raises(UserError, match=r"train split, and 0 were found: put train\.jsonl beside"):
         list(make("gsm8k", data=str(test), shots=1).problems())
     write_rows(tmp_path / "train.jsonl", TRAIN)
-    with pytest.raises(UserError, match="there are 3"):
+    with pytest.raises(UserError, match="3 were found"):
         list(make("gsm8k", data=str(test), shots=4).problems())
     with pytest.raises(UserError, match=r"shots=-1: give 0 or more"):
         make("gsm8k", shots=-1)
@@ -307,7 +307,7 @@ def test_code_editor_bench_words_each_task_differently(tmp_path: Path) -> None:
         asked, (["faster", "slow()"], ["old()", "target output"], ["ruby to python"]), strict=True
     ):
         assert all(word in question for word in words)
-    with pytest.raises(UserError, match=r"holds no code_debug_plus\.jsonl"):
+    with pytest.raises(UserError, match=r"contains no code_debug_plus\.jsonl"):
         list(make("code_editor_bench", data=str(tmp_path), part="plus").problems())
 
 

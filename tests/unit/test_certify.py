@@ -217,7 +217,7 @@ def test_prompts_come_from_lines_and_json(tmp_path) -> None:  # type: ignore[no-
     file.write_text("\n")
     with pytest.raises(UserError, match="contains no prompt"):
         read_prompts(str(file))
-    with pytest.raises(UserError, match="give a file"):
+    with pytest.raises(UserError, match="give a text file"):
         read_prompts(str(tmp_path))
 
 

@@ -509,7 +509,7 @@ def test_a_command_without_what_it_needs_is_refused(
     for given, told in (
         ([f"path={folder}"], "out= is missing"),
         (["out=x"], "path= is missing"),
-        ([f"path={tmp_path / 'none'}", "out=x"], "does not exist: download"),
+        ([f"path={tmp_path / 'none'}", "out=x"], "no head folder"),
         (
             [f"path={folder}", f"out={tmp_path / 'made'}"],
             "contains no head, neither as safetensors nor pickled",

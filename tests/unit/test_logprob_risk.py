@@ -165,7 +165,7 @@ def test_a_calibration_of_another_score_is_refused(
     own = {"scores": torch.rand(9), "semantic": torch.rand(9), "groups": torch.arange(9)}
     RiskCalibration.of(probe, own, {}).save(tmp_path / "probe's")
     rule = LogProb(calibration=str(tmp_path / "probe's"), risk=0.1, allow_mismatch=True)
-    with pytest.raises(UserError, match="holds scores of the probe probe-tiny-target-plus: use it"):
+    with pytest.raises(UserError, match="has scores of the probe probe-tiny-target-plus: use it"):
         rule.bind(run_of(models, "paragraph", 0.6))
     config = configuration(
         "accept=semantic_risk", f"accept.calibration={made}", "accept.allow_mismatch=true"

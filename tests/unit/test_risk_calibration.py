@@ -170,10 +170,14 @@ def test_the_way_to_another_sampling_is_a_command() -> None:
 
 
 def test_a_run_asks_whether_the_guarantee_holds() -> None:
-    with pytest.raises(UserError, match=r"semantic_risk guarantees was measured at top_p=1"):
+    with pytest.raises(
+        UserError, match=r"guarantee of accept=semantic_risk was measured at top_p=1"
+    ):
         Solver(configuration(*RISK, "top_p=0.5"))
     nested = ("nested=lm", "nested_accept=arc_certified", "nested_accept.js=0.692")
-    with pytest.raises(UserError, match=r"arc_certified guarantees was measured at top_p=1"):
+    with pytest.raises(
+        UserError, match=r"guarantee of accept=arc_certified was measured at top_p=1"
+    ):
         Solver(configuration("accept=logprob", "temperature=1", "top_p=0.5", *nested))
 
 

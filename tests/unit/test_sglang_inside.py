@@ -510,7 +510,9 @@ def test_a_new_rule_for_steps_works_inside_by_its_declaration(own_rules: Any) ->
         made.of({"semspec": {"most": 5, "step_cap": CAP}}, GREEDY),
         made.of({"semspec": {"accept": "test_short", "most": 99}}, GREEDY),
     ]
-    with pytest.raises(UserError, match=r"knows no threshold: its options are draft_length.* most"):
+    with pytest.raises(
+        UserError, match=r"has no option threshold: its options are draft_length.* most"
+    ):
         made.of({"semspec": {"accept": "test_short", "threshold": -1}}, GREEDY)
     differ = set()
     for toy in TOYS:
@@ -532,7 +534,7 @@ def test_a_new_rule_for_tokens_works_inside_by_its_declaration(own_rules: Any) -
         torch.zeros(4, 8), torch.tensor([[1, 2, 3, 5]]), torch.tensor([[-1, 0, 1, 2]]), GREEDY
     )
     assert rules.loosely(rule, seen).tolist() == [[False, False, True, True]]
-    with pytest.raises(UserError, match="knows no threshold: its options are offset"):
+    with pytest.raises(UserError, match="has no option threshold: its options are offset"):
         made.of({"semspec": {"accept": "test_even", "threshold": -1}}, GREEDY)
 
 

@@ -211,7 +211,7 @@ def test_tokens_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None
     write_shard(path, [[1, 2, 3, 1, 2, 70_000]], 8)
     store = SparseStore.open([path], 8)
     with pytest.raises(
-        UserError, match="store contains token 70000, and the model's are below 70000"
+        UserError, match="store contains token 70000, beyond the model's vocabulary of 70000"
     ):
         store.bind("owner/store", 70_000)
     store.bind("owner/store", 70_001)
