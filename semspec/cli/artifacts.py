@@ -102,7 +102,7 @@ def verify(path: str, repo: str = "") -> int:
     if repo:
         wrong += _unlike_repository(folder, repo)
     if not found:
-        wrong.append(f"{folder} holds no artifact")
+        wrong.append(f"{folder} contains no artifact")
     for line in wrong:
         echo(line, newline=" ")
     good = sum(not one.wrong for one in found)

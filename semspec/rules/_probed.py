@@ -95,8 +95,8 @@ def _indexed(run: Run, role: Role, features: str) -> tuple[str, str | None]:
         )
     raise UserError(
         f"no {role} probe ({features}, split={split}) is known for {name}: give one with"
-        f" accept.{role}_probe=FOLDER_OR_REPO; train one with"
-        f" {training(run.places, role, features, split)}, then give"
-        f" accept.{role}_probe={place(run.places, role, features, split)}; or use a rule"
-        " that needs no probe, such as accept=logprob"
+        f" accept.{role}_probe=FOLDER_OR_REPO, train one with"
+        f" {training(run.places, role, features, split)} and give"
+        f" accept.{role}_probe={place(run.places, role, features, split)}, or use a rule"
+        " that needs none, such as accept=logprob"
     )

@@ -194,7 +194,7 @@ def test_unknown_repositories_revisions_and_files_are_refused(
     hub.make("models/alice/half", {n: d for n, d in files.items() if n != "model.safetensors"})
     assert "model.safetensors is missing" in refused("alice/half")
     hub.make("models/alice/empty", {".gitattributes": b""})
-    assert "holds no artifact" in refused("alice/empty")
+    assert "contains no artifact" in refused("alice/empty")
 
 
 def test_private_and_gated_repositories_name_the_way_in(
@@ -379,8 +379,8 @@ def test_files_that_could_run_code_are_refused_before_they_are_fetched(
     name: str, hub: HubServer, files: dict[str, bytes]
 ) -> None:
     sha = hub.make("models/eve/probe", files | {name: b"\x80\x04K\x01."})
-    assert f"holds {name}" in refused("eve/probe")
-    assert f"holds {name}" in refused("eve/probe", revision=sha)
+    assert f"contains {name}" in refused("eve/probe")
+    assert f"contains {name}" in refused("eve/probe", revision=sha)
     assert not [a for a in requests(hub) if "/resolve/" in a]
 
 

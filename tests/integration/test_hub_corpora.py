@@ -95,7 +95,7 @@ def test_a_wrong_data_set_is_refused_in_one_line(
     put(hub, CHATS, tmp_path, [{"nothing": 1}])
     for name, says in (
         ("alice/none", "is not on the Hub"),
-        (CHATS, f"no row of {CHATS} has a text"),
+        (CHATS, f"no row of {CHATS} has text"),
     ):
         with pytest.raises(SystemExit):
             build_datastore.main(

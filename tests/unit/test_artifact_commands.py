@@ -99,7 +99,9 @@ def test_verify_finds_a_changed_byte_and_seal_accepts_it(
     assert "has no role" in told(capsys, "seal", where, code=2)
     assert (probe / base.MANIFEST).read_bytes() == manifest  # nothing damaged is vouched for
     (probe.parent / "empty").mkdir()
-    assert "holds no artifact" in told(capsys, "verify", f"path={probe.parent / 'empty'}", code=1)
+    assert "contains no artifact" in told(
+        capsys, "verify", f"path={probe.parent / 'empty'}", code=1
+    )
 
 
 @pytest.mark.parametrize(

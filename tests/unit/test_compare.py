@@ -249,7 +249,7 @@ def test_the_command_prints_sentences_or_json(
         ([], "give two folders"),
         (["{a}"], "give two folders"),
         (["{a}", "{a}"], "the same folder"),
-        (["{a}", "{a}/none"], "holds no run"),
+        (["{a}", "{a}/none"], "contains no run"),
         (["{a}", "{a}", "margin=x"], "margin=x: give percentage points"),
         (["{a}", "{a}", "json=perhaps"], "json=perhaps: give true or false"),
     ],

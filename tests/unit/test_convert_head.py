@@ -717,7 +717,9 @@ def test_a_file_that_is_no_head_says_what_it_lacks_and_the_way_out(
         main([f"path={folder}", f"out={tmp_path / 'made'}"])
     assert end.value.code == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert re.search(told, said) and re.search("download|take a head|path=|git lfs pull", said)
+    assert re.search(told, said) and re.search(
+        "download|use a head|use another|path=|git lfs pull", said
+    )
     assert not (tmp_path / "made").exists()
 
 

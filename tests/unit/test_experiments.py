@@ -276,7 +276,7 @@ def test_a_row_that_cannot_run_is_named_and_blocks_no_other(
         kept, _, lacking = reproduce._fitting(experiment, own)
         assert {job.row for job in own} - {job.row for job in kept} == {"SpecSampling"}
         (line,) = lacking
-        assert line.startswith("SpecSampling (8 runs): accept=lossless reads probs, which")
+        assert line.startswith("SpecSampling (8 runs): accept=lossless needs probs, which")
         assert "leave engine.inside=false out" in line
     asked = ["experiment=semanticspec/table4", *outside, "only=AIME", "plan=true"]
     only = [a if not a.startswith("only") else "only=QwQ-32B/Spec" for a in asked]
