@@ -287,7 +287,7 @@ def test_a_row_that_cannot_run_is_named_and_blocks_no_other(
     named = list(jobs(load("semanticspec/table4"), "real", ["engine=sglang", *urls]))
     kept, made, lacking = reproduce._fitting(load("semanticspec/table4"), named)
     assert len(kept) == len(made) == 40 and not lacking
-    with pytest.raises(UserError, match="SpecSampling / AMC23: accept=lossless reads probs"):
+    with pytest.raises(UserError, match="SpecSampling / AMC23: accept=lossless needs probs"):
         reproduce._fitting(experiment, [job for job in own if job.row == "SpecSampling"])
 
 
