@@ -87,12 +87,12 @@ COLUMNS: dict[str, Column] = {  # by the name used in experiments
     ),
     "speedup": ("speed-up [95 %]", _interval("speedup", ".2f", unit="x")),
     "speedup_median": ("median", _figure("speedup_median", unit="x")),
-    "ms_a_token": ("ms per token", _figure("ms_a_token", ".1f")),
+    "ms_a_token": ("ms a token", _figure("ms_a_token", ".1f")),
     "speedup_a_token": ("speed-up per token [95 %]", _interval("speedup_a_token", ".2f", unit="x")),
     "over": ("over its rival [95 %]", _over),
     "acceptance": ("accepted", _figure("acceptance", ".0f", 100, " %")),
     "accept_length": ("tau", _figure("accept_length")),
-    "tokens_per_target_pass": ("tokens per target pass", _figure("tokens_per_target_pass")),
+    "tokens_per_target_pass": ("tokens a target pass", _figure("tokens_per_target_pass")),
     "cost_model": ("cost model", _figure("cost_model", unit="x")),
     "target_share": ("by target", _figure("target_share", ".0f", 100, " %")),
     "target_passes": (
@@ -114,10 +114,10 @@ COLUMNS: dict[str, Column] = {  # by the name used in experiments
     "origin": ("origin", _reuse("origin")),
     "reuse_rate": ("reuse rate", _reuse("rate")),
     "reuse_length": ("length", _reuse("length")),
-    "round_ms": ("ms per round without writing", _figure("round_ms", ".0f")),
+    "round_ms": ("ms a round without writing", _figure("round_ms", ".0f")),
     "round_speedup": ("faster [95 %]", _interval("round_speedup", ".2f", unit="x")),
     "shown": ("drafted and shown", _figure("drafted_tokens_per_draft_pass")),
-    "round_parts": ("ms per round: draft, verify, write", _milliseconds),
+    "round_parts": ("ms a round: draft, verify, write", _milliseconds),
     "other_share": ("not likeliest", _figure("other_share", ".3f")),
     "js_mean": ("mean JS", _figure("js_mean", ".4f")),
     "js_other": ("of these", _figure("js_other", ".3f")),
@@ -125,7 +125,7 @@ COLUMNS: dict[str, Column] = {  # by the name used in experiments
     "thinking_saved": ("thinking saved", _figure("thinking_saved", ".0f", 100, " %")),
     "stop_harm": ("spoilt by a stop [95 %]", _interval("stop_harm", ".3f")),
     "pruned": ("rho", _where_known("pruned", _figure("pruned", ".1f", 100, " %"))),
-    "sides": ("kept by embedding / logit / both", _sides),
+    "sides": ("by embedding / logit / both", _sides),
 }
 
 
