@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,7 +66,9 @@ def parser(doc: str | None, **known: Any) -> argparse.ArgumentParser:
     """Return the parser of a script whose docstring's first line is its help.
 
     An option's default gives its type; an option with only a type is required; in a pair the second item is its help.
+    From here on SIGTERM ends the script as Ctrl-C does, so that it ends the servers that it has started.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     made = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     for name, default in known.items():
         default, text = default if isinstance(default, tuple) else (default, None)

@@ -40,7 +40,7 @@ KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable, to keep the secret out of
 @register("engine", "sglang")
 @dataclass(frozen=True, kw_only=True)
 class Sglang(EngineBase):
-    """SGLang: your servers (target_url=..., draft_url=...; lists are replicas), or ones that it starts."""
+    """SGLang: running servers (target_url=..., draft_url=...; lists are replicas), or its own."""
 
     # http://HOST:PORT, or a list of replicas; None: a server is started for the run
     target_url: Any = None

@@ -280,7 +280,8 @@ def test_serve_streams_what_is_written_inside_round_by_round(
     assert [(one["author"], one["accepted"]) for one in steps] == found
     assert {author for author, _ in found} == {"draft", "target"}
     times = [at for at, one in told if "semspec" in one]
-    assert times[0] < 0.7 * times[-1] and len({round(at, 2) for at in times}) > 3, times
+    # not all at once; a fast answer comes in a few chunks of 200 ms
+    assert times[0] < 0.7 * times[-1], times
     said = text_of(told)
     assert said == "".join(choice.reasoning) + "".join(choice.content)
     # a client that has gone, and a stop text, end the server's writing
