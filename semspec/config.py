@@ -261,11 +261,9 @@ def check(config: RunConfig) -> None:
     """
     for name in ("draft_length", "nested_length"):
         if getattr(config, name) < 0:
-            raise UserError(
-                f"{name}={getattr(config, name)}: give at least 1, or 0 for the default"
-            )
+            raise UserError(f"{name}={getattr(config, name)}: give at least 1, or 0 for what suits")
     if config.costs and not config.adaptive:
-        raise UserError("costs= needs adaptive drafts: leave out costs= or adaptive=false")
+        raise UserError("costs= is for drafts that go by them: leave it or adaptive=false out")
     for name in ("max_new_tokens", "problems", "attempts", "concurrency"):
         if getattr(config, name) < 1:
             raise UserError(f"{name}={getattr(config, name)}: give at least 1")
@@ -276,7 +274,7 @@ def check(config: RunConfig) -> None:
     if config.attempts > 1 and not config.temperature:
         raise UserError(
             f"attempts={config.attempts} with temperature=0: all answers to a problem would be the same; leave"
-            " attempts out, or sample with temperature=0.6"
+            " attempts out, or draw with temperature=0.6"
         )
     if not 0 < config.top_p <= 1:
         raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")

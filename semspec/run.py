@@ -64,7 +64,7 @@ def _kept(folder: Path) -> str:
     shown = folder if ".." in here.parts else here
     done = sum(1 for _ in run.problem_lines())  # status.json may be one problem behind
     kept = f"{done} of {said['total']} problems are kept"
-    return f"{kept}: the same command with {shlex.quote(f'hydra.run.dir={shown}')} resumes"
+    return f"{kept}: the same command with {shlex.quote(f'hydra.run.dir={shown}')} goes on"
 
 
 def main() -> None:
@@ -94,11 +94,11 @@ def _main(arguments: list[str]) -> None:
     overrides = settled.arguments
     own = [o for o in overrides if o.startswith("sweep=")]
     if own and not several:
-        raise UserError(f"'{own[0]}' only works in a sweep: add -m, or use hydra.run.dir=FOLDER")
+        raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")
     check_arguments([o for o in overrides if o not in own], sweep=bool(several))
     if planned:
         if flags:
-            raise UserError(f"plan=true plans a single run: leave {' '.join(flags)} out")
+            raise UserError(f"plan=true is about one run: leave {' '.join(flags)} out")
         options = [o for o in overrides if not o.startswith(("hydra.", "hydra/"))]
         plan.show(build(config.compose(options)), settled.choices(), taken, given)
         return

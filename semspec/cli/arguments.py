@@ -134,7 +134,7 @@ def _unknown(key: str, known: Sequence[str], command: str) -> str:
     """Name the plugins that have this option, if only others than the chosen ones do; else a similar spelling."""
     kinds: dict[str, Any] = {group: config.GROUPS[group] for group in WITHOUT_GROUP}
     if owners := [f"{group}={name}" for group, kind in kinds.items() for name in registry.owners(kind, key)]:  # fmt: skip
-        return f"unknown option '{key}' here: it is one of {', '.join(owners)}; choose one of those, or leave it out"
+        return f"unknown option '{key}' here: it is one of {', '.join(owners)}; choose such a one, or leave it out"
     hint = config.did_you_mean(key, known)
     if hint == ";":
         found = (plugin for kind in kinds.values() for plugin in registry.plugins(kind).values())

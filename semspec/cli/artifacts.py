@@ -129,9 +129,7 @@ def seal(path: str) -> int:
     top = inspection.local(path)
     folders = [found.folder for found in inspection.below(top) if found.folder.is_dir()]
     if not folders:
-        raise UserError(
-            f"{top} holds no artifact: give the folder of one artifact, or a folder above several"
-        )
+        raise UserError(f"{top} holds no artifact: give the folder of one, or of several")
     for folder in folders:
         echo(f"sealed {folder} ({inspection.seal(folder).kind})", newline=" ")
     return 0

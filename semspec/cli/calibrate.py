@@ -100,21 +100,19 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, dict[str, str]]:
     passed = pairs(rest)
     _ = options.quantiles  # checks itself
     if "temperature" in passed:
-        way = "use temperatures= here, one or several: temperatures=1,0.6"
+        way = "here it is temperatures=, one or several: temperatures=1,0.6"
         raise UserError(f"temperature=: {way}")
     if not options.temperatures or min(options.temperatures) < 1e-3:
-        raise UserError(
-            "temperatures must be above 0.001: greedy decoding leaves nothing to calibrate"
-        )
+        raise UserError("temperatures are above 0.001: greedy decoding leaves nothing to calibrate")
     if options.lengths and (len(options.lengths) != 2 or options.lengths[0] > options.lengths[1]):
-        raise UserError("lengths= takes the fewest and the most tokens of a prompt: lengths=32,256")
+        raise UserError("lengths= is the fewest and the most tokens of a prompt: lengths=32,256")
     if options.lengths and passed.get("source", "embedded") == "embedded":
         raise UserError(
-            "lengths= selects prompts of a data set and does not apply to the embedded problems:"
+            "lengths= chooses among a data set's prompts, and the embedded problems are made as they are:"
             " leave it out, or add source=hub data=REPO chains=answers"
         )
     if len(set(options.temperatures)) < len(options.temperatures):
-        raise UserError("temperatures= lists a temperature twice")
+        raise UserError("temperatures=: one of them is there twice")
     return options, passed
 
 

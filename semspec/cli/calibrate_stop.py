@@ -84,7 +84,7 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
     config = configuration.build(configuration.compose(overrides))
     if config.attempts > 1:
         raise UserError(
-            "attempts= only works in semspec.run: a guarantee needs independent problems; raise problems="
+            "attempts= is of semspec.run: a guarantee takes independent problems; raise problems="
         )
     return config, own
 
@@ -175,11 +175,11 @@ def run(arguments: Sequence[str]) -> None:
         raise UserError(f"stop={name} has no score to certify: calibrate stop=eat, answer or probe")
     if config.stop.asked_risk() is not None:
         raise UserError(
-            "stop.risk= is an option of runs: this calibration serves any risk; leave it out"
+            "stop.risk= is for runs: what is calibrated here serves any risk; leave it out"
         )
     if own.hopeless and not own.measure:
         raise UserError(
-            "hopeless= only works with measure=; a calibration serves any share: leave it out"
+            "hopeless= is of measure=; what is calibrated serves any share: leave it out"
         )
     given = StopCalibration.load(own.measure) if own.measure else None
     kind = "measured" if given else "head" if own.train else "stop"

@@ -91,7 +91,7 @@ def run_command(
     def checked() -> None:
         if not parts and {"-m", "--multirun"} & set(given):
             raise UserError(
-                "-m only works in python -m semspec.run, and with part= in train_probe and build_datastore:"
+                "-m is for python -m semspec.run, and for part= of train_probe and build_datastore, and not supported here:"
                 " run this command once per setting, each in its own folder (docs/scale-out.md)"
             )
         run(given)

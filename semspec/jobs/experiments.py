@@ -218,7 +218,7 @@ def read(file: Path, name: str) -> Experiment:
 def _raw(file: Path) -> dict[str, Any]:
     loaded = _parsed(file, file.stat().st_mtime_ns)
     if not isinstance(loaded, dict):
-        raise UserError(f"{file} is not an experiment: see docs/benchmarks.md")
+        raise UserError(f"{file} is no experiment: see docs/benchmarks.md")
     own = {str(key): deepcopy(value) for key, value in loaded.items()}
     if not own.get("like"):
         return own

@@ -62,8 +62,8 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
     for option in given:
         if not option.startswith(known):
             raise UserError(
-                f"'{option}' has no effect in a sweep: set its folder with sweep=DIR, and its launcher with hydra/launcher=,"
-                " hydra.launcher.* and hydra.sweeper.max_batch_size="
+                f"'{option}' means nothing in a sweep: its folder is sweep=DIR, and hydra/launcher=,"
+                " hydra.launcher.* and hydra.sweeper.max_batch_size= say who runs it"
             )
     name = take(given, ("hydra/launcher",))[0].get("hydra/launcher", "basic")
     if name not in PACKAGES:
@@ -180,7 +180,7 @@ def _submitit(cluster: str, options: Options, jobs: Jobs, root: Path, ended: End
                 sent.cancel(check=False)
             _settle(running, lambda sent: bool(sent.done()))
         else:
-            complain(f"{len(running)} jobs remain in Slurm's queue")
+            complain(f"{len(running)} jobs stay in Slurm's queue")
         raise
 
 

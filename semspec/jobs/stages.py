@@ -147,11 +147,11 @@ def split(arguments: Sequence[str]) -> tuple[list[Shard], bool, list[str]]:
     shards = _read(given["part"]) if given else []
     if multirun and not shards:
         raise UserError(
-            "-m here only takes part=1/4,2/4,..., which divides the work of one folder; start a separate command for each"
-            " setting of other options (docs/scale-out.md)"
+            "-m is here for part=1/4,2/4,... alone, which share the work of one folder; what differs in"
+            " other options is a command of its own for each (docs/scale-out.md)"
         )
     if len(shards) > 1 and not multirun:
-        raise UserError(f"part={given['part']} names several parts: add -m, or give one of them")
+        raise UserError(f"part={given['part']} is several: add -m, or give one of them")
     return shards, multirun, rest
 
 
@@ -166,9 +166,9 @@ def _read(text: str) -> list[Shard]:
         elif number.isdigit() and 1 <= int(number) <= of:
             shards.append(Shard(int(number), of))
         else:
-            raise UserError(f"part={text}: give one part, such as 1/4 to 4/4; with -m also all/4")
+            raise UserError(f"part={text}: give 1/4 to 4/4 of four, for one; with -m also all/4")
     if len({shard.of for shard in shards}) > 1:
-        raise UserError(f"part={text}: give parts of the same division, such as part=1/4,2/4")
+        raise UserError(f"part={text}: give parts of one number, such as part=1/4,2/4")
     return sorted(set(shards))
 
 
@@ -179,9 +179,7 @@ def started(root: Path) -> list[Shard]:
     named = [_NAMED.fullmatch(f.name) for f in root.iterdir() if (f / "config.json").exists()]
     found = sorted(Shard(int(name[1]), int(name[2])) for name in named if name)
     if len({shard.of for shard in found}) > 1:
-        raise UserError(
-            f"{root} has parts of {found[0].of} and of another division: delete those folders"
-        )
+        raise UserError(f"{root} has parts of {found[0].of} and of others: delete those folders")
     return found
 
 
@@ -206,8 +204,8 @@ def check_barrier(shards: Sequence[Shard], root: Path, stage: str) -> None:
     if absent := lacking(shards, root, stage):
         named = ",".join(map(str, absent[:8])) + (",..." if len(absent) > 8 else "")
         raise UserError(
-            f"{root} lacks the {stage} of {len(absent)} of {shards[0].of} parts: first run this command"
-            f" with -m part={named}, or once with each part (docs/scale-out.md)"
+            f"{root} lacks the {stage} of {len(absent)} of {shards[0].of} parts: first give this command"
+            f" with -m part={named}, or once with each (docs/scale-out.md)"
         )
 
 
@@ -258,7 +256,7 @@ def run_shard(
                     steps.say(f"part {shard} has its {stage}")
                 elif before and lacking([shard], root, before):
                     why = f"its {stage} need the {before} of all parts"
-                    steps.say(f"part {shard}: {why}; start it again when those are done")
+                    steps.say(f"part {shard}: {why}: start it again when they are there")
                     return
                 else:
                     shard.finish(root, stage, work.run(shard, stage, steps))
@@ -306,7 +304,7 @@ def _launch(
         if after and (absent := lacking(shards, root, stage)):
             raise UserError(
                 f"{after} need the {stage} of all parts: part={','.join(map(str, absent))} of"
-                f" {root} lack them; start those parts, then this command again"
+                f" {root} lack them; start those, then this again"
             )
     echo(f"{root}: the same command without -m and part= {work.product}", newline=" ")
     return 0
@@ -321,7 +319,7 @@ def split_launcher(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             several = parse([argument])[0].is_sweep_override()
         if several:
             raise UserError(
-                f"'{argument}' gives several values: here -m only takes part=; start the command once for"
-                " each value, each in its own folder (docs/scale-out.md)"
+                f"'{argument}' gives several values: here -m is for part= alone; start the command once for"
+                " each, in a folder of its own (docs/scale-out.md)"
             )
     return own, hydra_options

@@ -118,7 +118,7 @@ def carry_out(
     file = root / "sweep.json"
     known = read_json(file)
     if file.exists() and not (isinstance(known, dict) and "jobs" in known):
-        raise UserError(f"{file} was not written by a sweep; choose another sweep=DIR")
+        raise UserError(f"{file} is not a sweep's; choose another sweep=DIR")
     root.mkdir(parents=True, exist_ok=True)
     listed = [run.about for run in runs]
     write_json(file, {"jobs": listed, "launcher": launcher, "started": now()})
@@ -272,6 +272,6 @@ def ended(jobs: Sequence[Job], root: Path) -> int:
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
         complain(
             f"{len(bad)} of {len(jobs)} jobs are not finished: {listed}{more};"
-            " the same command resumes them"
+            " the same command goes on with them"
         )
     return 1 if bad else 0

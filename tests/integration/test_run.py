@@ -271,7 +271,7 @@ def mistaken(arguments: Sequence[str], here: Here) -> str:
         (["engine=toy"], "engine=hf"),
         (["-m", "draft_length=1,-1"], "at least 1"),
         (["costs=nowhere"], "no costs.json"),
-        (["costs=x", "adaptive=false"], "leave out costs= or adaptive=false"),
+        (["costs=x", "adaptive=false"], "leave it or adaptive=false out"),
         (["draft_length=1,2"], "add -m for a sweep\n"),
         (
             ["benchmark.domains=residues,weekdays"],

@@ -344,7 +344,7 @@ def test_the_command_resumes_after_a_kill_and_refuses_wrong_options(
         (["top=many"], "give a whole number"),
         (["lengths=256,32"], "fewest and the most tokens"),
         (["lengths=32"], "fewest and the most tokens"),
-        (["lengths=32,256"], "does not apply to the embedded problems"),
+        (["lengths=32,256"], "made as they are"),
         (["draft=none", "fit=drafted"], "needs a draft"),
     ):
         with pytest.raises(SystemExit) as ended:

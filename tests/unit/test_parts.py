@@ -47,9 +47,9 @@ def test_malformed_parts_are_refused(given: str) -> None:
 
 def test_several_parts_need_a_sweep_and_a_sweep_needs_parts() -> None:
     for one in (["part=1/2,2/2"], ["part=all/2"]):
-        with pytest.raises(UserError, match="names several parts: add -m"):
+        with pytest.raises(UserError, match="is several: add -m"):
             split(one)
-    with pytest.raises(UserError, match="-m here only takes part="):
+    with pytest.raises(UserError, match="-m is here for part="):
         split(["-m", "seed=0,1"])
 
 
@@ -75,7 +75,7 @@ def test_a_folder_is_divided_in_only_one_way(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="in parts of 3"):
         check_division(Shard(1, 2), tmp_path)
     begin(tmp_path, Shard(1, 2))
-    with pytest.raises(UserError, match="parts of 2 and of another division"):
+    with pytest.raises(UserError, match="parts of 2 and of others"):
         started(tmp_path)
 
 

@@ -276,6 +276,6 @@ def test_the_command_measures_both_thresholds_on_fresh_problems(tmp_path: Path) 
     assert found.floor is not None and found.floor.height > 0
     assert with_it[0.1] == (found.threshold, *outcome(fresh, found.threshold, found.floor))
     assert without[0.1][0] < with_it[0.1][0] and 0.05 in without
-    with pytest.raises(UserError, match="hopeless= only works with measure=") as error:
+    with pytest.raises(UserError, match="hopeless= is of measure=") as error:
         run(["stop=eat", "hopeless=0.4", "adaptive=false", f"folder={tmp_path / 'work'}"])
     assert "\n" not in str(error.value)

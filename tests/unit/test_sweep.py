@@ -275,7 +275,7 @@ def test_launchers_take_their_own_options() -> None:
     [
         ("hydra/launcher=submitit_lokal", "did you mean 'submitit_local'"),
         ("hydra.launcher.partitoin=x", "partitoin"),
-        ("hydra.sweep.subdir=x", "has no effect in a sweep"),
+        ("hydra.sweep.subdir=x", "means nothing in a sweep"),
     ],
 )
 def test_mistakes_with_launchers_end_in_one_line(given: str, says: str) -> None:
@@ -323,7 +323,7 @@ def test_commands_that_make_one_thing_refuse_a_sweep(
         importlib.import_module(f"semspec.{name}").main(["-m", "seed=0,1"])
     assert ended.value.code == 2
     told = capsys.readouterr().err
-    assert told.count("\n") == 1 and "-m only works in python -m semspec.run" in told
+    assert told.count("\n") == 1 and "-m is for python -m semspec.run" in told
 
 
 def test_somebody_elses_files_in_a_jobs_place_stay_as_they_are(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_somebody_elses_files_in_a_jobs_place_stay_as_they_are(tmp_path: Path) -
 
 def test_somebody_elses_sweep_json_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"chimneys": 4}')
-    with pytest.raises(UserError, match=r"sweep\.json was not written by a sweep; choose another sweep=DIR"):
+    with pytest.raises(UserError, match=r"sweep\.json is not a sweep's; choose another sweep=DIR"):
         carry_out(plan(TINY), tmp_path, quiet())
     assert [file.name for file in tmp_path.iterdir()] == ["sweep.json"]
 
