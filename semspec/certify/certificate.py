@@ -194,7 +194,7 @@ def sentences(certificate: Certificate) -> list[str]:
     said = {
         "faulty": "FAULTY: the output does not follow the model's distribution.",
         "as the model": "No fault found: as far as tested, the output follows the model's distribution.",
-        "undecided": "Undecided: greedy texts differ, and their log-probabilities are not available.",
+        "undecided": "Undecided: greedy texts differ, and their log-probabilities are unknown.",
         "not tested": "Nothing was tested.",
     }
     lines = [said[certificate.verdict]]
@@ -223,7 +223,7 @@ def _greedy_said(found: greedy.Result, shown: Mapping[str, Any]) -> str:
     if worst:
         gap = max(one["gap"] for one in worst)
         return f"{line}; the others are ties, {gap:.3g} nats apart at most (tie={found.tie:g})."
-    return f"{line}; the log-probabilities of the others are not available."
+    return f"{line}; the log-probabilities of the others are unknown."
 
 
 def _sampled_said(certificate: Certificate, found: sampled.Result) -> list[str]:
