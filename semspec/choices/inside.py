@@ -75,8 +75,9 @@ def small_inside(config: RunConfig, folder: Callable[[], Path]) -> Small | None:
         return None
     if not verified_by_tokens(config):
         raise UserError(
-            "with SGLang, lossless token verification runs inside a server that drafts, which does not support ahead=,"
-            " costs=, answer_by= or stop=: leave them out, or use engine=hf"
+            "with engine=sglang, only a server that drafts can verify tokens losslessly,"
+            " and it supports no ahead=, costs=, answer_by= or stop=: leave them out, or"
+            " use engine=hf"
         )
     model = config.draft.model
     at = f"@{model.revision}" if model.revision and not model.local else ""

@@ -242,7 +242,10 @@ def test_the_rule_that_was_chosen_and_why_is_printed(
     assert "rule: semantic_plus (embedded/probe-tiny-target-plus is a probe of" in first_lines()
     told = first_lines("model=qwq32b", "draft=r1-1.5b")
     assert "rule: logprob (no probe (plus, split=paragraph) is known for Qwen/QwQ-32B; its" in told
-    assert "its threshold is measured on the pair at the start of the run, without a guarantee)" in told
+    assert (
+        "its threshold is measured on the pair at the start of the run, without a guarantee)"
+        in told
+    )
     assert "rule:" not in first_lines("accept=logprob") + first_lines("quiet=true")
     assert str(choose_rule(["split=token"])) == (
         "rule: lossless (a token has no meaning that a probe could score; it keeps the target's distribution)"

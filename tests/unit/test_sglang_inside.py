@@ -421,7 +421,7 @@ def test_a_server_of_its_own_is_not_started_for_what_cannot_be_done_inside(
     monkeypatch.setattr(Sglang, "check_machine", lambda *_: None)  # no SGLang is installed here
     tokens = ("draft=tiny", "accept=lossless", "split=token", "answer_by=target")
     config = configuration(*tokens, "engine=sglang")
-    with pytest.raises(UserError, match="runs inside a server that drafts") as refused:
+    with pytest.raises(UserError, match="only a server that drafts") as refused:
         Loaded(config)
     assert "\n" not in str(refused.value)
 
