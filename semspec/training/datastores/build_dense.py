@@ -79,7 +79,7 @@ def indexed(
         metrics = dense.measure(places, index)
     if metrics["recall_at_10"] < indices.PROMISED:
         LOG.warning(
-            "index=%s finds %.3f of the ten nearest places, below the promised %g: leave leaves= out, or build"
+            "index=%s finds %.3f of the ten nearest places, where %g is promised: leave leaves= out, or build"
             " with index=exact",
             *(name, metrics["recall_at_10"], indices.PROMISED),
         )
