@@ -112,7 +112,7 @@ def _say_cost(
     by_other = f", {cost.other:,} by the other model" if cost.other else ""
     plan.say("tokens", f"about {cost.own:,} written by the {config.probed}{by_other}; {cost.read:,} read")  # fmt: skip
     if told := _hours(config, cost, models):
-        plan.say("time", f"{told}, from its memory bandwidth; more GPUs: -m part=all/8")
+        plan.say("time", f"{told}, estimated from its memory bandwidth; more GPUs: -m part=all/8")
     with plan.checked("samples"):
         check_room(near, cost.work.bytes)
         return

@@ -91,7 +91,7 @@ class ConfSpecSession(StepSession):
                 if rated < rule.threshold:
                     break
             kept += 1
-        note = f"the target was asked about {asked} of {len(confidences)}" if asked else ""
+        note = f"the target rated {asked} of {len(confidences)} steps" if asked else ""
         return Judgement(lambda unit: unit < kept, confidences, note)
 
     def _rated(

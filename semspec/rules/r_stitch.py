@@ -106,7 +106,7 @@ class RStitchSession:
             (doubt,) = entropies(ROW, answer[ROW])
             if doubt < self.rule.threshold or written[-1] in self.kit.stop_ids:
                 break
-        note = f"the target goes on for {len(written)}" if written else ""
+        note = f"the target writes {len(written)} tokens" if written else ""
         stuck = not draft.tokens and not written
         handover = Handover(units=1) if stuck else None
         return Verdict(len(draft.tokens), written, handover, scores=scores, note=note)
