@@ -31,7 +31,7 @@ class PldPlus(CopyingDrafter):
         if self.longest < 1 or self.candidates < 1 or self.width < 0:
             raise UserError(
                 f"longest={self.longest}, candidates={self.candidates}, width={self.width}:"
-                " give at least 1 for longest and candidates, 0 (no limit) or more for"
+                " give at least 1 for longest and candidates, 0 (whole states) or more for"
                 " width"
             )
         Memory(precision=self.precision)  # raises for an unknown number type

@@ -74,7 +74,7 @@ class Calibrated(TokenRule):
                 " to below 1, prune_share above 0 and up to 1"
             )
         if not all(0 <= x < math.inf for x in (self.lambda_, self.leaf, self.prune_bias)):
-            raise UserError("lambda, leaf and prune_bias are 0 or more")
+            raise UserError("accept.lambda, accept.leaf and accept.prune_bias: give 0 or more")
 
     known: ClassVar[Known]  # set by ``bind``
 

@@ -51,7 +51,8 @@ class Lookahead(RuleBase):
             raise UserError(f"accept.compare={self.compare}: give one of {', '.join(MODELS)}")
         if not -1 <= self.threshold < 1:
             raise UserError(
-                f"accept.threshold={self.threshold}: give a cosine below 1, which is never exceeded"
+                f"accept.threshold={self.threshold}: give a cosine from -1 to below 1,"
+                " because none exceeds 1"
             )
 
     def loads(self, run: Run) -> Sequence[Source]:

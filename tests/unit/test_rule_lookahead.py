@@ -170,7 +170,7 @@ def test_models_that_cannot_be_loaded_are_refused(tmp_path: Path) -> None:
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(UserError, match="nli, embedding, oracle, exact"):
         Lookahead(compare="llm")
-    with pytest.raises(UserError, match="never exceeded"):
+    with pytest.raises(UserError, match="none exceeds 1"):
         Lookahead(threshold=1.0)
 
 
