@@ -64,7 +64,7 @@ def _kept(folder: Path) -> str:
     shown = folder if ".." in here.parts else here
     done = sum(1 for _ in run.problem_lines())  # status.json may be one problem behind
     kept = f"{done} of {said['total']} problems are kept"
-    return f"{kept}: the same command with {shlex.quote(f'hydra.run.dir={shown}')} goes on"
+    return f"{kept}: the same command with {shlex.quote(f'hydra.run.dir={shown}')} resumes"
 
 
 def main() -> None:

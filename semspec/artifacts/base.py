@@ -324,7 +324,7 @@ def made_with() -> dict[str, Any]:
 
 def read_json(folder: Path, kind: str) -> dict[str, Any]:
     """Read config.json of any kind; raise UserError if the folder holds a file that no artifact may."""
-    config = foreign.read_object(folder / CONFIG, LARGEST_CONFIG, f"it is no {kind}'s folder")
+    config = foreign.read_object(folder / CONFIG, LARGEST_CONFIG, f"give a {kind}'s folder")
     files = [f.name for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
     if wrong := manifests.strange(files):
         raise UserError(f"{folder} contains {wrong}: remove it, or use another artifact")

@@ -26,7 +26,7 @@ MEMORY = 512 << 20  # bytes, in addition to twice the file's size
 STARTING = 120.0  # seconds to import torch on a busy machine
 SPEED = 10 << 20  # bytes a second that the slowest disk gives
 REPLY = 4096  # bytes of what the process says
-WAY_OUT = "take a head published as safetensors"
+WAY_OUT = "use a head published as safetensors"
 
 
 def hand_over(

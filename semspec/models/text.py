@@ -217,7 +217,7 @@ class Text:
                 )
         if not self.tokenizer.chat_template:
             raise UserError(
-                f"'{self.name}' has no chat template: take an instruction-tuned model, "
+                f"'{self.name}' has no chat template: use an instruction-tuned model, "
                 "or put a chat_template.jinja into its folder"
             )
         return self._render(turns, way_out, told, tools)
@@ -234,7 +234,7 @@ class Text:
         if not self.tokenizer.chat_template:
             raise UserError(f"'{self.name}' has no chat template, so it cannot answer questions")
         turns = [turn("user", _TURN), turn("assistant", _TURN), turn("user", question)]
-        _, found, text = self._render(turns, "mend the template").rpartition(_TURN)
+        _, found, text = self._render(turns, "correct the template").rpartition(_TURN)
         if not found or question not in text:
             raise UserError(
                 f"the chat template of '{self.name}' drops earlier turns, so the model"

@@ -319,7 +319,8 @@ class OpenRun(RunFolder):
             found = {**was, **found}
         elif self.done and part == "files":
             self.notes.append(
-                f"{self.path} does not say which weights it was begun with: it goes on with those of now"
+                f"{self.path} does not record the weights it was begun with: the run"
+                " continues with the current ones"
             )
         if found != was:
             with os_errors_as_user_errors(self.path):

@@ -214,7 +214,7 @@ def test_an_interrupt_ends_with_one_line_and_the_run_resumes(
     kept = len(lines(committed))
     assert 0 < kept < 5, "the run was over before it could be interrupted"
     assert said.strip().splitlines()[-1] == (
-        f"semspec: interrupted; {kept} of 5 problems are kept: the same command with hydra.run.dir={tmp_path} goes on"
+        f"semspec: interrupted; {kept} of 5 problems are kept: the same command with hydra.run.dir={tmp_path} resumes"
     )
     assert "Traceback" not in said
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "killed"

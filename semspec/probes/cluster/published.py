@@ -33,7 +33,7 @@ PICKLED = Wanted(
     patterns=("pytorch_model*.bin", *(p for p in MODEL.patterns if p != "*.safetensors")),
     unwanted=("*/*",),
 )
-WAY_OUT = "take an entailment model published as safetensors"
+WAY_OUT = "use an entailment model published as safetensors"
 
 
 def fetched(model: ModelConfig) -> Path:
