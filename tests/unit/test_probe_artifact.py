@@ -214,7 +214,7 @@ def _cut(name: str, size: int) -> Callable[[Path], None]:
         (lambda f: (f / "config.json").unlink(), "no config.json"),
         (
             lambda f: (f / "weights.pt").write_bytes(b"x"),
-            "holds weights.pt: such a file can run code",
+            "contains weights.pt: such a file can run code",
         ),
         (_config(kind="arc"), "'arc', not a probe"),
         (_config(version=2), "version 2"),
