@@ -20,7 +20,7 @@ from semspec.solver import Solver
 from serving.setups import PATIENCE
 
 OVERHEAD = "overhead"
-KINDS = {"stream": "as a stream", "whole": "whole"}
+KINDS = {"stream": "streamed", "whole": "whole"}
 
 
 @dataclass(frozen=True)
