@@ -212,7 +212,7 @@ For each drafter, the target alone (`plain`) and all rules solve the same proble
 - **speed-up**: the target's seconds over the rule's, with a 95 % bootstrap interval over problems. **median**: the median \
 of the problems' own ratios.
 - **accepted**: the share of drafted tokens (at step level: steps) that the rule accepts. **tau**: tokens gained per \
-verification. **by target**: the share of the answers' tokens that the target writes.
+verification. **written by target**: the share of the answers' tokens that the target writes itself.
 
 The embedded world is easier to draft for than mathematics: trust the order of the rows, not the size of the differences.
 """

@@ -94,7 +94,7 @@ COLUMNS: dict[str, Column] = {  # by the name used in experiments
     "accept_length": ("tau", _figure("accept_length")),
     "tokens_per_target_pass": ("tokens per target pass", _figure("tokens_per_target_pass")),
     "cost_model": ("cost model", _figure("cost_model", unit="x")),
-    "target_share": ("by target", _figure("target_share", ".0f", 100, " %")),
+    "target_share": ("written by target", _figure("target_share", ".0f", 100, " %")),
     "target_passes": (
         "target passes",
         _where_known("target_passes", _figure("target_passes", ".0f")),
