@@ -103,5 +103,5 @@ FIGURES = FiguresPage(
     "docs/measurements/never_slower.md",
     MARKS,
     text,
-    "the code has changed since this was measured",
+    "the code has changed since the figures were measured",
 )

@@ -36,7 +36,7 @@ def first_table() -> dict[str, Any]:
     """Return the rows of the first table that are below the aim."""
     at = ROOT / "results/never-slower.json"
     if not at.exists():
-        raise UserError(f"{at} is not there: run make never-slower first")
+        raise UserError(f"{at} is missing: run make never-slower first")
     rows = json.loads(at.read_text(encoding="utf-8"))["rows"]
     return {key: row for key, row in rows.items() if speed(row)[0] < WANTED}
 
@@ -89,5 +89,5 @@ FIGURES = FiguresPage(
     "docs/measurements/never_slower.md",
     MARKS,
     text,
-    "the code has changed since this was measured",
+    "the code has changed since the figures were measured",
 )

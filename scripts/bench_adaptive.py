@@ -1,4 +1,4 @@
-"""`make never-slower`: check that no drafter is slower than no drafts: each, lossless, in turn with the target alone.
+"""`make never-slower`: measure whether any lossless drafter is slower than no drafts, in turn with the target alone.
 
     python scripts/bench_adaptive.py [--drafters lm suffix] [--texts synthetic editing] [--problems 8]
     python scripts/bench_adaptive.py --at-once 4 16      the second table: several problems at a time (adaptive_crowd.py)
@@ -137,7 +137,7 @@ FIGURES = FiguresPage(
     "docs/measurements/never_slower.md",
     MARKS,
     text,
-    "the code has changed since this was measured",
+    "the code has changed since the figures were measured",
 )
 
 
@@ -150,19 +150,25 @@ def main() -> int:
         __doc__,
         problems=(
             8,
-            "of each row; where several are under way four times as many, and four groups at least",
+            "problems per row; with --at-once, four times as many and at least four groups",
         ),
-        drafters=([], "which of them; all of the table unless given"),
-        texts=([], "which of them, likewise"),
-        temperatures=([], "which of them, likewise"),
+        drafters=([], "which drafters; default: all"),
+        texts=([], "which texts; default: all"),
+        temperatures=([], "which temperatures; default: all"),
         turns=(
             3,
-            "in which each problem is solved in both ways, each beginning with nothing learned",
+            "turns, each by a new solver that solves every problem with and without drafts",
         ),
-        tokens=(256, "of an answer at most"),
-        at_once=([1], "problems under way at a time: with more than one it is the other table"),
-        longer=(False, "the rows that the first table has below the aim, over more problems"),
-        cpu=(False, "decide by CPU time: other work is running here"),
+        tokens=(256, "most tokens of an answer"),
+        at_once=(
+            [1],
+            "problems at a time; more than one writes the table of make never-slower-together",
+        ),
+        longer=(
+            False,
+            "measure the rows of the first table below the aim again, over more problems",
+        ),
+        cpu=(False, "decide by CPU time, because other work runs on this machine"),
         **FIGURES.options,
     ).parse_args()
     alone = a.at_once == [1]

@@ -125,8 +125,8 @@ FIGURES = FiguresPage(
 def main() -> int:
     a = parser(
         __doc__,
-        problems=(PROBLEMS, "of each kind of text"),
-        only=(list(KNOWN), "which of them"),
+        problems=(PROBLEMS, "problems of each kind of text"),
+        only=(list(KNOWN), "which kinds of text"),
         **FIGURES.options,
     ).parse_args()
     if (ended := FIGURES.asked(a, digest)) is not None:

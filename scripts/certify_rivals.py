@@ -249,8 +249,8 @@ FIGURES = FiguresPage(
 def main() -> int:
     a = parser(
         __doc__,
-        detect=(0.2, "the total variation to be found"),
-        engines=(list(PACKAGES), "which of them"),
+        detect=(0.2, "the total variation to detect"),
+        engines=(list(PACKAGES), "which engines"),
         **FIGURES.options,
     ).parse_args()
     if (ended := FIGURES.asked(a, digest)) is not None:

@@ -95,7 +95,7 @@ FIGURES = FiguresPage(
     "docs/measurements/serving.md",
     MARKS,
     text,
-    "the code has changed since the server was soaked",
+    "the code has changed since the figures were measured",
 )
 
 

@@ -280,7 +280,7 @@ def check(of: str) -> list[str]:
     if found["digest"] != of:
         changed = "the code, presets or weights have changed since the figures were measured"
         old.append(f"{changed}: make tables")
-    redo = "is not what results/results.json says: make tables ARGS=--show"
+    redo = "does not match results/results.json: make tables ARGS=--show"
     if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page(found):
         old.append(f"docs/results.md {redo}")
     overview = OVERVIEW.read_text(encoding="utf-8")
@@ -292,14 +292,14 @@ def check(of: str) -> list[str]:
 def main() -> int:
     a = parser(
         __doc__,
-        problems=(PROBLEMS, "of each combination"),
-        quick=(False, f"{QUICK} problems: does it work?"),
-        minutes=(MINUTES, "no block is begun later"),
+        problems=(PROBLEMS, "problems of each combination"),
+        quick=(False, f"a trial with {QUICK} problems"),
+        minutes=(MINUTES, "minutes after which no block begins"),
         workers=min(2, os.cpu_count() or 1),
-        only=([], "parts of blocks' names"),
-        check=(False, "measure nothing: what is out of date?"),
-        show=(False, "measure nothing: write from results/results.json"),
-        list=(False, "measure nothing: the blocks"),
+        only=([], "parts of the names of blocks"),
+        check=(False, "measure nothing; print what is out of date"),
+        show=(False, "measure nothing; write the pages from results/results.json"),
+        list=(False, "measure nothing; list the blocks"),
     ).parse_args()
     config.register_configs()
     problems = QUICK if a.quick else a.problems
@@ -329,8 +329,8 @@ def main() -> int:
     warn = partial(print, file=sys.stderr)
     if lacking:
         warn(
-            f"docs/results.md and the overview stay as they are: {len(lacking)} of {len(whole)} blocks have"
-            f" not been measured with this code ({lacking[0]}, ...); make tables goes on with them"
+            f"docs/results.md and the overview are not rewritten: {len(lacking)} of {len(whole)} blocks have"
+            f" not been measured with this code ({lacking[0]}, ...); run make tables again to measure them"
         )
     else:
         write(found)
