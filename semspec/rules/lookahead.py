@@ -112,7 +112,11 @@ class LookaheadSession(StepSession):
             scores.append(float(alike))
             if not alike or unit == stale:
                 # including the token that revealed the step's end: drawn again, it could be another
-                note = "repeats an earlier step" if alike else "differs in meaning from the target's own step"
+                note = (
+                    "repeats an earlier step"
+                    if alike
+                    else "differs in meaning from the target's own step"
+                )
                 return Verdict(start, list(own.tokens), scores=scores, note=note)
         return Verdict(len(draft.tokens), scores=scores)
 
