@@ -130,45 +130,45 @@ class RunConfig(Decoding):
         return reach or self.lengths[option]
 
 
-AUTO_HELP = "sglang where its options are given, or where SGLang and a GPU are here and can run the configuration; else hf"
+AUTO_HELP = "sglang if you set its options, or if SGLang and a GPU are available and can run the configuration; else hf"
 HELP = {
-    "model": "the target: a preset, which brings what suits it (docs/models.md), or model.path=FOLDER_OR_REPO"
+    "model": "the target: a preset, which also sets what suits it (docs/models.md), or model.path=FOLDER_OR_REPO"
     " [model.revision=... model.thinking=false]",
-    "draft": "who drafts: a small model (draft.model.path=...), a head (draft.head.path=...), or none",
-    "accept": "the rule that decides what to keep of a draft (where no probe of the target is known:"
-    " logprob; for split=token: lossless)",
-    "stop": "who says that the thinking is done, at ends of steps (docs/thinking_less.md); the target alone, beside"
-    " it, thinks to its own end",
-    "salvage": "keep of a rejected step what the target's own law allows (exact, no extra pass)",
-    "nested": "who drafts the target's own steps, token by token (lm: the draft's model)",
-    "nested_accept": "the rule for these; lossless leaves the target's law as it is",
-    "nested_length": "tokens drafted at a time there; adaptive: at most (0: 16; adaptive=false: 5)",
-    "ahead": "draft the next steps while these are judged",
-    "adaptive": "draft as much as measured costs and chances make worth it, up to draft_length; false: always"
+    "draft": "the drafter: a small model (draft.model.path=...), a head (draft.head.path=...), a lookup, or none",
+    "accept": "the rule that decides how much of a draft to keep (logprob if no probe of the target is"
+    " known; lossless for split=token)",
+    "stop": "the stopper that ends the thinking early, at the end of a step (docs/thinking_less.md); it never cuts"
+    " short the target alone",
+    "salvage": "keep the tokens of a rejected step that the target's distribution allows (lossless, no extra pass)",
+    "nested": "the drafter for steps that the target itself writes, token by token (lm: the draft model)",
+    "nested_accept": "the rule for nested drafts; lossless keeps the target's distribution",
+    "nested_length": "tokens per nested draft, the maximum if adaptive (0: 16; adaptive=false: 5)",
+    "ahead": "draft the next steps while the current ones are being verified",
+    "adaptive": "choose each draft's length, up to draft_length, by measured costs and acceptance; false: always"
     " draft_length",
-    "costs": "decide by a recorded cost table, costs.json of an earlier run or its folder, so that drafts can be"
-    " reproduced",
-    "answer_by": "either; target: no draft for what follows the thinking (nested= may still help the target write it)",
-    "max_repeats": "a drafted step that was written this often before is rejected (0: never)",
-    "engine": "what runs the models; auto: what suits this machine",
-    "benchmark": "the problems",
+    "costs": "choose lengths by the cost table of an earlier run (its costs.json or folder), so that drafts are"
+    " reproducible",
+    "answer_by": "who writes what follows the thinking: either, or target (no drafts but those of nested=)",
+    "max_repeats": "reject a drafted step that the text already contains this many times (0: never)",
+    "engine": "what runs the models; auto picks what suits this machine",
+    "benchmark": "which problems to solve",
     "split": "the unit of drafting",
-    "draft_length": "units drafted at a time; adaptive: at most (0: 32 tokens or 1 step; adaptive=false: 1); trees"
-    " and lookups of tokens have sizes of their own",
-    "step_cap": "tokens in a unit at most (0: 1 for split=token, else 512)",
-    "temperature": "0 is greedy",
-    "top_k": "0 is all",
-    "top_p": "1 is all",
-    "min_p": "0 is all; else tokens at least so many times as probable as the likeliest",
-    "max_new_tokens": "budget of a problem, draft and target together",
-    "problems": "how many of the benchmark's problems",
-    "attempts": "answers to each problem, drawn independently: pass@1 is averaged over them",
-    "concurrency": "problems under way at a time; 1 measures latency",
-    "plain": "also run the target alone, interleaved: a speed-up needs it",
-    "seed": "of the sampling",
+    "draft_length": "units per draft, the maximum if adaptive (0: 32 tokens or 1 step; adaptive=false: 1); token trees"
+    " and lookups have their own size options",
+    "step_cap": "most tokens in a unit (0: 1 for split=token, else 512)",
+    "temperature": "sampling temperature (0: greedy)",
+    "top_k": "sample from the k most likely tokens (0: all)",
+    "top_p": "sample from the likeliest tokens that together have this probability (1: all)",
+    "min_p": "sample from tokens with at least this fraction of the likeliest one's probability (0: all)",
+    "max_new_tokens": "token budget of a problem, draft and target together",
+    "problems": "how many of the benchmark's problems to solve",
+    "attempts": "independent answers to each problem; pass@1 is averaged over them",
+    "concurrency": "problems solved at a time; 1 measures latency",
+    "plain": "also run the target alone, interleaved, as the baseline of the speed-up",
+    "seed": "random seed of the sampling",
     "prompt": 'one question of your own: prompt="..."',
-    "transcript": "show one solution, coloured by who wrote what",
-    "quiet": "print nothing but errors; the run's folder holds everything",
+    "transcript": "show one solution, coloured by which model wrote what",
+    "quiet": "print only errors; the run's folder holds everything",
 }
 
 

@@ -115,8 +115,8 @@ def _check_alike(first: Arm, arm: Arm) -> None:
     for name in SHARED:
         if getattr(first.config, name) != getattr(arm.config, name):
             raise UserError(
-                f"{first.folder} and {arm.folder} are to be solved in turn, but differ in {name}: give both the"
-                " same, or measure them in runs of their own"
+                f"{first.folder} and {arm.folder} are solved in turn, but differ in {name}: give both the"
+                " same, or measure them in separate runs"
             )
 
 
@@ -247,7 +247,7 @@ def _show(
         except UserError as error:  # the models may be gone after the run
             console.say(f"no transcript: {error}", "dim")
     console.print(terminal.result_table(result, budget=config.max_new_tokens))
-    console.say(f"results: {run.path}, to be read: {run.path / REPORT}", "dim")
+    console.say(f"results: {run.path}, report: {run.path / REPORT}", "dim")
 
 
 def _show_transcript(

@@ -47,7 +47,7 @@ def check_sampled(name: str, temperature: float, allow_mismatch: bool = False) -
 @register("artifact", "arc")
 @dataclass
 class ArcCalibration(base.Artifact):
-    """The constants of ARC-Decode's bound by temperature, and the pairs of tokens they come from.
+    """The constants of ARC-Decode's bound at each temperature, and the token pairs they are fitted to.
 
     ``tensors`` holds ``sigma`` [width], the deviation of every dimension of the input embeddings, and
     ``evidence`` [pairs, columns], the columns being ``semspec.calibration.arc.COLUMNS``.

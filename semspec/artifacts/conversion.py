@@ -61,7 +61,7 @@ def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
         raise UserError(f"out= is missing: give a folder for what is made of {place}")
     target = swap.place(target)
     if target.exists() and not manifests.is_ours(target):
-        raise UserError(f"{target} is there already: give another out=")
+        raise UserError(f"{target} already exists: give another out=")
     config = read_json(folder / "config.json")
     pickles, told = ([], []) if any(folder.glob("*.safetensors")) else pickled_files(folder)
     with os_errors_as_user_errors(target.parent):

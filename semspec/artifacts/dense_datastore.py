@@ -33,7 +33,7 @@ _OWN = {"model": binding.model_with("layers", "width"), "dims": integer(1, 4096)
 @register("artifact", "dense_datastore")
 @dataclass
 class DenseDatastore(datastore.Datastore):
-    """States of a target over a corpus, found by likeness, with the tokens that followed each.
+    """A target's states over a corpus, searchable by similarity, with the tokens that followed each.
 
     ``tensors`` holds ``mean`` and ``deviation`` of the states, and the principal components of the
     standardised states, with their ``centre``.

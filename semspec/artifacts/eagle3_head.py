@@ -63,8 +63,8 @@ class Eagle3Head(Model):
     def summary(self) -> str:
         config = self.config
         return (
-            f"EAGLE-3 head of width {config['hidden_size']}, {config['draft_vocab_size']} of"
-            f" {config['vocab_size']} tokens can be drafted."
+            f"EAGLE-3 head of width {config['hidden_size']} that can draft {config['draft_vocab_size']} of"
+            f" {config['vocab_size']} tokens."
         )
 
     def check_content(self) -> None:

@@ -33,7 +33,7 @@ HIDDEN = ("hydra", "quiet", "transcript", "prompt")  # options without influence
 @register("artifact", "evaluation")
 @dataclass
 class Evaluation(base.Artifact):
-    """The figures of a finished run: quality, speed, acceptance, and the options they belong to."""
+    """The figures of a finished run (quality, speed, acceptance) and its options."""
 
     kind = "evaluation"
     # options: those of semspec.run, dotted
@@ -64,7 +64,7 @@ class Evaluation(base.Artifact):
         own = self.config["options"]
         pair = f"`{own.get('model.path')}` with draft `{own.get('draft.model.path', 'none')}`"
         return (
-            f"What `python -m semspec.run` measured of {pair} on {self.config['result']['problems']}"
+            f"Results of `python -m semspec.run` for {pair} on {self.config['result']['problems']}"
             " problems; `config.json` has every figure and option."
         )
 

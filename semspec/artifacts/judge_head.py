@@ -17,7 +17,7 @@ from semspec.storage.tensors import Layout
 @register("artifact", "judge_head")
 @dataclass
 class JudgeHead(base.Artifact):
-    """Says of every token that the target has read how probable it is that it is right."""
+    """Predicts for each token that the target has read how probably it is right."""
 
     kind = "judge_head"
     schema = base.of_schema(

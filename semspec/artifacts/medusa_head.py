@@ -24,7 +24,7 @@ _SIZE = {"type": "integer", "minimum": 1, "maximum": binding.LARGEST}
 @register("artifact", "medusa_head")
 @dataclass
 class MedusaHead(Model):
-    """Medusa heads: each guesses one of the next tokens from the target's last hidden state."""
+    """Medusa heads: each predicts one of the next tokens from the target's last hidden state."""
 
     name: str = "medusa_head"
 

@@ -21,7 +21,7 @@ from semspec.storage.tensors import Layout, check_finite
 @register("artifact", "model")
 @dataclass
 class Model(base.Artifact):
-    """A small language model's weights, tokenizer and figures, as transformers reads them."""
+    """A small language model's weights, tokenizer and figures, in transformers' format."""
 
     kind: ClassVar[str] = "model"
     # the architecture, in transformers' config, of this kind's folders; None: any that no other kind has

@@ -50,7 +50,7 @@ REQUIRED = ("role", "model", "split", "temperature", "features", "data", "traini
 @register("artifact", "probe")
 @dataclass
 class Probe(base.Artifact):
-    """Predicts how probable it is that the model says something that means the same as a step.
+    """Predicts the probability that the model would write something with the same meaning as a step.
 
     ``tensors`` holds the perceptron (see ``mlp``), ``mean`` and ``std`` of the features, and from
     held-out problems ``calibration.scores``, ``.semantic`` and ``.groups`` (problem numbers): scores

@@ -29,7 +29,7 @@ Facts = Mapping[str, Any]
 @register("artifact", "risk")
 @dataclass
 class RiskCalibration(base.Artifact):
-    """Scores of fresh steps with their semantic probabilities, which thresholds are certified on.
+    """Scores and semantic probabilities of fresh steps, from which thresholds are certified.
 
     The scores are those of ``probe``, or the steps' lowest log-probabilities. ``tensors``: ``scores`` and ``semantic``
     [steps], ``groups`` [steps] (problem numbers).
@@ -161,12 +161,12 @@ class RiskCalibration(base.Artifact):
         if self.config.get("score") == "cascade":
             return (
                 "Lowest log-probabilities of fresh steps, the draft model's own and the target's, with their semantic"
-                " probabilities, which thresholds of `accept=cascade` are certified on."
+                " probabilities, from which thresholds of `accept=cascade` are certified."
             )
         if self.free:
             return (
-                "Lowest log-probabilities of fresh steps with their semantic probabilities, which"
-                " thresholds of `accept=logprob` are certified on."
+                "Lowest log-probabilities of fresh steps with their semantic probabilities, from"
+                " which thresholds of `accept=logprob` are certified."
             )
         return super().summary()
 

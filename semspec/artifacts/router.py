@@ -24,7 +24,7 @@ NAMED = ("id", "revision", "fingerprint", "tokenizer")  # a router reads no stat
 @register("artifact", "router")
 @dataclass
 class Router(Probe):
-    """Predicts how probable it is that the target's own step is better, by a margin, than the drafted one.
+    """Predicts the probability that the target's own step beats the drafted one by a margin.
 
     ``tensors`` are those of a ``Probe``; ``calibration.semantic`` has the labels of the test's steps.
     """
@@ -53,12 +53,12 @@ class Router(Probe):
         data, target = self.config["data"], self.config["target"]["id"]
         margin = self.config["advantage"]["margin"]
         known = {"samples", "drafted", "cluster"} <= data.keys()
-        told = " ({samples} drafted steps and {drafted} of the target in a context, meanings by cluster={cluster})"
+        told = " ({samples} drafted steps and {drafted} of the target per context; meanings compared by cluster={cluster})"
         return (
             f"A router of `accept=arbitrage` for drafts of `{self.config['model']['id']}` under the target `{target}`:"
-            " from the draft's states over its step it predicts how probable it is that the target's own step is"
-            f" better by more than {margin:g}. A step's score is the share of the target's steps in this context that"
-            f" say the same{told.format_map(data) if known else ''}."
+            " from the draft's states over its step it predicts the probability that the target's own step is better by"
+            f" more than {margin:g}. A step's score is the share of the target's steps in this context that mean the"
+            f" same{told.format_map(data) if known else ''}."
         )
 
     def figures(self) -> Mapping[str, float]:

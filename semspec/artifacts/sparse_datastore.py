@@ -20,7 +20,7 @@ _OWN = {"model": binding.MODEL, "depth": integer(1, 4096)} | datastore.COMMON
 @register("artifact", "sparse_datastore")
 @dataclass
 class SparseDatastore(datastore.Datastore):
-    """A corpus in a model's tokens, sorted so that the longest match of a text's end is found at once."""
+    """A corpus in a model's tokens, sorted to find the longest match of a text's end fast."""
 
     kind = "sparse_datastore"
     schema = base.of_schema(_OWN, (*_OWN, "data"))

@@ -19,7 +19,7 @@ SPANS = ("step", "closing")
 @register("artifact", "stop_probe")
 @dataclass
 class StopProbe(Probe):
-    """Predicts whether an answer that is asked for at the end of a step would be the right one.
+    """Predicts whether an answer forced at the end of a step would be right.
 
     ``tensors`` are those of a ``Probe``; ``calibration.semantic`` has the labels of the test's steps.
     """

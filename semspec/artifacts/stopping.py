@@ -25,7 +25,7 @@ from semspec.storage.tensors import Layout
 @register("artifact", "stop_risk")
 @dataclass
 class StopCalibration(base.Artifact):
-    """A stopper's scores at ends of steps, with the answers forced there, which thresholds are certified on.
+    """A stopper's scores at ends of steps and the answers forced there, from which thresholds are certified.
 
     ``tensors``: ``scores``, ``right`` and ``thought`` [trials]; ``ends`` [problems] (how many trials there are up
     to the end of each), ``natural`` and ``lengths`` [problems]: the answer without a stop, and the tokens of its thinking.

@@ -23,7 +23,7 @@ COLUMNS = ("own", "drafted")
 @register("artifact", "threshold")
 @dataclass
 class MeasuredThreshold(base.Artifact):
-    """Lowest log-probabilities of a target's own steps and of drafted ones, which a threshold follows from.
+    """Lowest log-probabilities of a target's own steps and of drafted ones, from which a threshold is derived.
 
     ``tensors``: ``own`` and ``drafted`` [steps], of the same contexts. ``config["measured"]``: what they were measured with
     (identities of the weights, drafter, split and sampling).

@@ -149,7 +149,7 @@ def _hub_errors(repo: str, token: str | None) -> Iterator[None]:
     except UserError:
         raise
     except errors.HFValidationError as e:
-        raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME") from e
+        raise UserError(f"repo={repo} is not a repository name: give OWNER/NAME") from e
     except errors.OfflineModeIsEnabled as e:
         raise UserError("HF_HUB_OFFLINE is set: publish where there is a network") from e
     except Exception as e:  # network, disk: errors of whatever HTTP library the Hub client uses

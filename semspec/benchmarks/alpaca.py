@@ -13,7 +13,7 @@ from semspec.registry import register
 @register("benchmark", "alpaca")
 @dataclass(frozen=True, kw_only=True)
 class Alpaca(OpenBenchmark):
-    """AlpacaEval: open instructions, speed and text (judge=URL rates them); from the Hub (805)."""
+    """AlpacaEval: open instructions, not graded (judge=URL rates them); from the Hub (805)."""
 
     revision: str = "2edc6fad8be6b14ea7230aabfd08188da6b8b814"
 

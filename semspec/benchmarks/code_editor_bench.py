@@ -28,7 +28,7 @@ ONLY_CODE = "Answer with the whole program in one code block."
 @register("benchmark", "code_editor_bench")
 @dataclass(frozen=True, kw_only=True)
 class CodeEditorBench(OpenBenchmark):
-    """CodeEditorBench: code editing, tasks in turn, speed and text; from the Hub (160-480 MB a task)."""
+    """CodeEditorBench: code editing, tasks in turn, not graded; from the Hub (160-480 MB a task)."""
 
     revision: str = "9bd3f75915e7583feae1d0e98c09176c20a6bd1d"
     tasks: tuple[str, ...] = ("debug", "translate", "polish", "switch")

@@ -11,6 +11,6 @@ from semspec.registry import register
 @register("benchmark", "editing")
 @dataclass(frozen=True, kw_only=True)
 class EditingTask(Synthetic):
-    """The embedded world: a list to write down again with one value changed; for copying drafters."""
+    """The embedded world: repeat a list with one value changed; for drafters that copy."""
 
     domains: tuple[str, ...] = ("editing",)

@@ -11,6 +11,6 @@ from semspec.registry import register
 @register("benchmark", "grounded")
 @dataclass(frozen=True, kw_only=True)
 class GroundedTask(Synthetic):
-    """The embedded world: facts in a paragraph, to be quoted; for copying drafters."""
+    """The embedded world: quote facts from a paragraph; for drafters that copy."""
 
     domains: tuple[str, ...] = ("grounded",)

@@ -13,7 +13,7 @@ from semspec.registry import register
 @register("benchmark", "mtbench")
 @dataclass(frozen=True, kw_only=True)
 class MtBench(OpenBenchmark):
-    """MT-Bench, first turns: speed and text (judge=URL rates them); from the Hub (80)."""
+    """MT-Bench, first turns, not graded (judge=URL rates them); from the Hub (80)."""
 
     revision: str = "b60d01a44377daa2d9434e50a91a9e4169a090d5"
 

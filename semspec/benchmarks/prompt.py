@@ -17,7 +17,7 @@ from semspec.registry import register
 @register("benchmark", "prompt")
 @dataclass(frozen=True, kw_only=True)
 class Prompt(Benchmark):
-    """One question of your own (prompt="..."); graded where it is one of the embedded world's."""
+    """One question of your own (prompt="..."); graded if it is from the embedded world."""
 
     text: str = ""
 

@@ -25,7 +25,7 @@ URL = f"{RAW}/{COMMIT}/data/spec_bench/question.jsonl"
 @register("benchmark", "spec_bench")
 @dataclass(frozen=True, kw_only=True)
 class SpecBench(OpenBenchmark):
-    """Spec-Bench: six tasks in turn, speed and text; a file: benchmark.data=question.jsonl (480)."""
+    """Spec-Bench: six tasks in turn, not graded; a file: benchmark.data=question.jsonl (480)."""
 
     tasks: tuple[str, ...] = TASKS
 

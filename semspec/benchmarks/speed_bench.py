@@ -19,7 +19,7 @@ from semspec.storage import dataset_rows as rows
 @register("benchmark", "speed_bench")
 @dataclass(frozen=True, kw_only=True)
 class SpeedBench(OpenBenchmark):
-    """SPEED-Bench, first turns, categories in turn: speed and text; prepared JSONL: benchmark.data=FILE."""
+    """SPEED-Bench, first turns, categories in turn, not graded; prepared JSONL: benchmark.data=FILE."""
 
     categories: tuple[str, ...] = ()  # only these; (): all that the file has
     revision: str = "487aa718444e816458d1a0a52bfce7a454285cf4"

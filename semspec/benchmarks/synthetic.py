@@ -19,7 +19,7 @@ KINDS: Mapping[str, world.Domain | world.Reuse] = {**world.DOMAINS, **world.TASK
 @register("benchmark", "synthetic")
 @dataclass(frozen=True, kw_only=True)
 class Synthetic(Benchmark):
-    """The embedded world: residue and weekday chains, drawn from a seed, truth known at each step."""
+    """The embedded world: chains of residues or weekdays, drawn by seed; every step can be checked."""
 
     seed_draws = True
 

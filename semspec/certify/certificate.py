@@ -17,12 +17,12 @@ from semspec.types import Sampling
 
 Verdict = Literal["faulty", "as the model", "undecided", "not tested"]
 SUSPICIONS = {
-    "cells": "the next tokens after a prefix are not distributed as the model says",
-    "all": "the next tokens are not distributed as the model says, over all prefixes together",
-    "places": "tokens at this place are drawn from another distribution than the one they follow from",
-    "neighbours": "requests under way together write the same too often: do they share a seed?",
-    "rounds": "requests write what those before them wrote too often: do they share a seed?",
-    "outside": "tokens are written that cannot be drawn: another temperature, a cut (top-p, top-k) on one side only, or another model",
+    "cells": "the next tokens after a prefix do not follow the model's distribution",
+    "all": "the next tokens do not follow the model's distribution, over all prefixes together",
+    "places": "tokens at this place are not drawn from the distribution after their prefix",
+    "neighbours": "concurrent requests write the same too often: do they share a seed?",
+    "rounds": "requests repeat what earlier ones wrote too often: do they share a seed?",
+    "outside": "the server writes tokens that the model cannot sample: another temperature, top-p or top-k on one side only, or another model",
 }
 
 
@@ -122,7 +122,7 @@ def _greedy(
             stage.by(1)
     if any(len(prefix) > 0 and one.tokens < length for prefix, one in zip(prefixes, result.compared, strict=True)):  # fmt: skip
         result.notes.append(
-            "some texts ended, or parted from the reference's, before the length asked for"
+            "some texts ended, or diverged from the reference's, before the requested length"
         )
     return result
 
@@ -163,7 +163,7 @@ def _sampled(
             )
         return tokens_of(own), tokens_of(others)
 
-    with steps.stage("drawn tokens", sampled.plan(counted, ask)) as stage:
+    with steps.stage("sampled tokens", sampled.plan(counted, ask)) as stage:
         result = sampled.examine(counted, ask, source, stage.to)
     certificate.sampled = result
     if isinstance(counted, sampled.AgainstLaw):
@@ -192,16 +192,16 @@ def _cells(counted: sampled.AgainstLaw, at: int, writer: Writer) -> list[dict[st
 def sentences(certificate: Certificate) -> list[str]:
     """Return the findings as sentences that claim no more than was tested."""
     said = {
-        "faulty": "FAULTY: the output is not distributed as the model's.",
-        "as the model": "No fault found: as far as tested, the output is distributed as the model's.",
-        "undecided": "Undecided: greedy texts differ, and nobody tells their log-probabilities.",
+        "faulty": "FAULTY: the output does not follow the model's distribution.",
+        "as the model": "No fault found: as far as tested, the output follows the model's distribution.",
+        "undecided": "Undecided: greedy texts differ, and their log-probabilities are unknown.",
         "not tested": "Nothing was tested.",
     }
     lines = [said[certificate.verdict]]
     if certificate.greedy is not None:
         lines.append(f"Greedy: {_greedy_said(certificate.greedy, certificate.shown)}")
     if certificate.sampled is not None:
-        lines += [f"Drawn: {line}" for line in _sampled_said(certificate, certificate.sampled)]
+        lines += [f"Sampled: {line}" for line in _sampled_said(certificate, certificate.sampled)]
     if certificate.drafts is not None:
         lines.append(f"Drafts: {certificate.drafts.said()}")
     return lines
@@ -223,7 +223,7 @@ def _greedy_said(found: greedy.Result, shown: Mapping[str, Any]) -> str:
     if worst:
         gap = max(one["gap"] for one in worst)
         return f"{line}; the others are ties, {gap:.3g} nats apart at most (tie={found.tie:g})."
-    return f"{line}; what the others' log-probabilities are is not told."
+    return f"{line}; the log-probabilities of the others are unknown."
 
 
 def _sampled_said(certificate: Certificate, found: sampled.Result) -> list[str]:
@@ -235,13 +235,13 @@ def _sampled_said(certificate: Certificate, found: sampled.Result) -> list[str]:
     elif found.faulty:
         lines = [f"{base}; a test failed after correction for {len(found.tests)} tests."]
     else:
-        rest = "" if found.stopped == "complete" else " (the budget ended it)"
+        rest = "" if found.stopped == "complete" else " (stopped by the budget)"
         by_place = found.detectable_place
         places = f", or by {by_place:.3f} at one place of all outcomes," if by_place else ""
         lines = [
-            f"{base}; no test of {len(found.tests)} failed{rest}. A law of the next tokens"
-            f" that differs by a total variation of {found.detectable:.3f} at one prefix{places} would have been"
-            f" found with {100 * found.power:.0f} %; an honest server is called faulty in {100 * found.alpha:g} % of all certificates."
+            f"{base}; none of {len(found.tests)} tests failed{rest}. A next-token"
+            f" distribution that differs by a total variation of {found.detectable:.3f} at one prefix{places} would have been"
+            f" found with probability {100 * found.power:.0f} %; {100 * found.alpha:g} % of all certificates call an honest server faulty."
         ]
     for test, why in certificate.suspicions()[:3]:
         where = {"cells": "prompt", "places": "token"}.get(test.about)

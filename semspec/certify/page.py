@@ -13,15 +13,15 @@ from semspec.report.html import clipped, esc, figure, notes, page, section, tabl
 from semspec.report.svg import Plot
 from semspec.report.terminal import number
 
-PARTS = tuple((n.lower(), n) for n in ("Verdict", "Greedy", "Drawn", "Prompts"))
+PARTS = tuple((n.lower(), n) for n in ("Verdict", "Greedy", "Sampled", "Prompts"))
 SHOWN = 24  # cells and differences in a table
 ABOUT = {
     "cells": "next tokens, prompt {}",
     "all": "next tokens, all prompts",
     "places": "places of token {}",
-    "neighbours": "the same beside each other",
-    "rounds": "the same one after the other",
-    "outside": "tokens that cannot be drawn",
+    "neighbours": "repeats among concurrent requests",
+    "rounds": "repeats of earlier requests",
+    "outside": "tokens that the model cannot sample",
 }
 
 
@@ -29,7 +29,7 @@ def certificate_page(found: Certificate) -> str:
     body = [
         _head(found),
         section("greedy", "Greedy", _greedy(found.shown)) if found.shown else "",
-        section("drawn", "Drawn", _drawn(found, found.sampled)) if found.sampled else "",
+        section("sampled", "Sampled", _drawn(found, found.sampled)) if found.sampled else "",
         section("prompts", "Prompts", [_prompts(found.prompts)]),
     ]
     return page(f"{found.name}: semspec certificate", "certificate of a server", body, PARTS)
@@ -41,7 +41,7 @@ def relaxed_page(found: relaxed.Relaxed) -> str:
     listed = "".join(f"<p>{esc(line)}</p>" for line in more)
     head = (
         f'<div class="head" id="verdict"><h1>{esc(found.name)}</h1>'
-        f'<p class="method">held against {esc(found.reference)}; {found.problems} problems of {esc(found.benchmark)},'
+        f'<p class="method">compared with {esc(found.reference)}; {found.problems} problems of {esc(found.benchmark)},'
         f" temperature {found.temperature:g}</p><p><strong>{esc(said)}</strong></p>{listed}</div>"
     )
     rows = [
@@ -69,7 +69,7 @@ def _head(found: Certificate) -> str:
     listed = "".join(f"<p>{esc(line)}</p>" for line in more)
     return (
         f'<div class="head" id="verdict"><h1>{esc(found.name)}</h1>'
-        f'<p class="method">held against {esc(found.reference)}; {esc(drawn)}</p>'
+        f'<p class="method">compared with {esc(found.reference)}; {esc(drawn)}</p>'
         f"<p><strong>{esc(said)}</strong></p>{listed}</div>"
     )
 
@@ -84,7 +84,7 @@ def _greedy(shown: Mapping[str, Any]) -> list[str]:
                 f"{one['ties']} ties, {one['faults']} faults",
             ]
         )  # fmt: skip
-    head = ["prompt", "tokens alike", "first difference", "largest", ""]
+    head = ["prompt", "equal tokens", "first difference", "largest", ""]
     return [table(head, rows, "Greedy texts"), notes(shown["notes"])]
 
 
@@ -101,7 +101,7 @@ def _drawn(found: Certificate, result: Result) -> list[str]:
     if found.places:
         parts.append(f'<div class="charts">{_places(found.places)}</div>')
     tests = sorted(result.tests, key=lambda t: t.found.p)[:SHOWN]
-    head = ["test", "counted", "statistic", "freedom", "p", "corrected p", "would find"]
+    head = ["test", "outcomes", "statistic", "degrees of freedom", "p", "corrected p", "detectable"]
     parts.append(table(head, [_test(t) for t in tests], "Tests"))
     if found.cells:
         rows = [
@@ -141,8 +141,8 @@ def _places(places: Sequence[Sequence[int]]) -> str:
     off = 100 * max(abs(count - even) for count in counts) / even
     chance = 100 * 3 / math.sqrt(even)
     alt = (
-        "Places of the drawn tokens in the distributions that they should come from, the likeliest tokens on the left. Drawn"
-        f" rightly, all bars are alike; the largest difference is {off:.1f} %, and chance makes {chance:.1f} % or less."
+        "Where the sampled tokens lie in the distributions that they should come from, the likeliest tokens on the left."
+        f" Correct sampling makes all bars equal; the largest difference is {off:.1f} %, chance explains up to {chance:.1f} %."
     )
     plot = Plot(
         "Places", "mass of likelier tokens", "tokens", width=420, height=250, titled=False, alt=alt

@@ -135,9 +135,9 @@ def _answer(benchmark: Any, problem: BenchmarkProblem, told: Mapping[str, Any]) 
 def sentences(found: Relaxed) -> list[str]:
     """Return the findings as sentences that claim no more than was tested."""
     said = {
-        "beyond the margin": f"BEYOND THE MARGIN: it does not solve {found.benchmark} as its reference does.",
-        "equivalent": f"Equivalent: it solves {found.benchmark} as its reference does, within the margin.",
-        "undecided": "Undecided: more problems are needed to tell, or a wider margin.",
+        "beyond the margin": f"BEYOND THE MARGIN: it does not solve {found.benchmark} as well as its reference.",
+        "equivalent": f"Equivalent: it solves {found.benchmark} as well as its reference, within the margin.",
+        "undecided": "Undecided: give more problems or a wider margin.",
     }
     return [
         said[found.verdict],

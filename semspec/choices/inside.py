@@ -34,11 +34,11 @@ def choose(
     if why and reads:
         raise UserError(
             f"accept={plugin_names(config)['accept']} reads {names_of(reads)}, which engine=sglang cannot give, and {why}:"
-            " name one that drafts by this model, SEMSPEC_LM=MODEL sglang serve --speculative-algorithm SEMSPEC_LM ...,"
+            " name a server that drafts with this model, SEMSPEC_LM=MODEL sglang serve --speculative-algorithm SEMSPEC_LM ...,"
             " or use engine=hf"
         )
     if why and asked is True:
-        raise UserError(f"inside=true: {why}; give inside=false for the loop outside")
+        raise UserError(f"inside=true: {why}; give inside=false to judge steps outside the server")
     if inside is None:
         return False, ""
     return not why, f"inside: false ({why})" if why else described(config, inside)
@@ -75,8 +75,9 @@ def small_inside(config: RunConfig, folder: Callable[[], Path]) -> Small | None:
         return None
     if not verified_by_tokens(config):
         raise UserError(
-            "over SGLang lossless tokens are verified inside a server that drafts, which knows no ahead=, costs=,"
-            " answer_by= or stop=: leave them out, or use engine=hf"
+            "with engine=sglang, only a server that drafts can verify tokens losslessly,"
+            " and it supports no ahead=, costs=, answer_by= or stop=: leave them out, or"
+            " use engine=hf"
         )
     model = config.draft.model
     at = f"@{model.revision}" if model.revision and not model.local else ""
@@ -91,24 +92,24 @@ def _of_options(config: RunConfig) -> str:
     if config.split == "token":
         return "split=token has no steps: the server verifies tokens by itself, so ask it directly"
     if config.ahead:
-        return "ahead=true is for the loop outside"
+        return "ahead=true is not supported inside the server"
     if config.answer_by != "either":
-        return f"answer_by={config.answer_by} is for the loop outside"
+        return f"answer_by={config.answer_by} is not supported inside the server"
     if config.costs:
-        return "costs= is for the loop outside"
+        return "costs= is not supported inside the server"
     if not config.stop.plain:
-        return "stop= is asked between steps, by the loop outside"
+        return "stop= is not supported inside the server"
     return ""
 
 
 def _of_drafter(config: RunConfig, inside: Mapping[str, Any]) -> str:
     names = plugin_names(config)
     if names["draft"] != "lm" or config.draft.levels:
-        return f"draft={names['draft']} is for the loop outside, and the server drafts by a small model"
+        return f"draft={names['draft']} is not supported inside the server, which drafts with a small model"
     if not config.nested.plain and (
         names["nested"] != "lm" or config.nested.levels or names["nested_accept"] != "lossless"
     ):
-        return "nested= is there a chain of the small model, judged by nested_accept=lossless"
+        return "inside the server nested= can only be a chain of the small model, with nested_accept=lossless"
     given = {
         canonical_name(model)
         for drafter in (config.draft, config.nested)
@@ -116,7 +117,7 @@ def _of_drafter(config: RunConfig, inside: Mapping[str, Any]) -> str:
     }
     for own in sorted(given):
         if _last(own) != _last(str(inside.get("draft"))) and config.engine.check:
-            return f"the server drafts by {inside.get('draft')}, not by {own} (engine.check=false where it is the same)"
+            return f"the server drafts with {inside.get('draft')}, not with {own} (engine.check=false if they are the same)"
     if config.split != "token" and inside.get("split") != config.split:
         return f"the server's steps are split by {inside.get('split')}, not by {config.split}"
     return ""
@@ -137,7 +138,7 @@ def _of_rule(
     for option in fields(rule):
         settled = {*declared.asked, *declared.server, *declared.told}
         if option.name not in settled and getattr(rule, option.name) != option.default:
-            return f"accept.{option.name} is for the loop outside"
+            return f"accept.{option.name} is not supported inside the server"
     held = inside.get("probes", {})
     for role, source in probes.items():
         there = held.get(role, "") if isinstance(held, Mapping) else ""
@@ -164,10 +165,10 @@ def asked_of(config: RunConfig, rule: Rule, inside: Mapping[str, Any]) -> dict[s
 def described(config: RunConfig, inside: Mapping[str, Any]) -> str:
     """Say in a line how a run is solved inside."""
     cap = min(config.longest_unit, int(inside["width"]) // (config.draft_length or 1))
-    told = f"inside: the server judges steps of up to {cap} tokens by itself, drafted by {inside['draft']}; one request a problem"
+    told = f"inside: the server itself judges steps of up to {cap} tokens, drafted by {inside['draft']}; one request per problem"
     if verified_by_tokens(config):
-        told = f"inside: the server drafts tokens by {inside['draft']}, as many at a time as it was started with, and verifies them losslessly by itself; one request a problem"
+        told = f"inside: the server drafts tokens with {inside['draft']}, as many at a time as it was started with, and verifies them losslessly; one request per problem"
     alone = int(inside.get("alone", inside["width"] + 1))
     if config.plain and alone > 1:
-        told += f". The target alone may read {alone} rows a token there: the speed-up over it then says too much"
+        told += f". There the target alone may read {alone} rows per token, so the speed-up over it may be overstated"
     return told

@@ -14,8 +14,8 @@ from semspec.config import defaults
 SAID = {"salvage", "nested", "nested_accept", "nested_length", "ahead", "experiment", "inside", "engine.inside", "costs"}  # fmt: skip
 HELP = ("nested=lm", "salvage=true")
 WHY = (
-    "the small model also drafts what the target writes, losslessly, and what the target's law allows is kept of rejected"
-    " steps; nested=none for neither"
+    "the small model also drafts what the target writes, losslessly, and rejected steps keep the tokens that the target's"
+    " distribution allows; nested=none turns both off"
 )
 
 

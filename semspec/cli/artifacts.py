@@ -31,8 +31,8 @@ HELP = """\
 usage: python -m semspec.artifacts COMMAND [name=value ...]
 
   list [path=FOLDER]          the artifacts below a folder (default: those shipped with the package)
-  inspect path=...            one artifact: what it is bound to, its files, tensors and figures
-  verify path=FOLDER          exit with 1 if anything below the folder is not exactly as published
+  inspect path=...            one artifact: its model, files, tensors and figures
+  verify path=FOLDER          exit with 1 if anything below the folder differs from what was published
          [repo=owner/name@revision]   ... or differs from that repository
   seal path=FOLDER            write new manifests for all artifacts below a folder
   evaluation run=FOLDER out=FOLDER    make an artifact of a finished run's result
@@ -41,7 +41,7 @@ usage: python -m semspec.artifacts COMMAND [name=value ...]
 A path is a folder or embedded/NAME, for inspect also a Hub repository (owner/name@revision).
 verify checks the manifest (size and sha256 of every file, no file more or less), the config by its
 schema, names, shapes, types and finiteness of all tensors, and the card's front matter.
-To publish or fetch one: python -m semspec.publish --help, python -m semspec.pull --help.
+To publish or fetch an artifact: python -m semspec.publish --help, python -m semspec.pull --help.
 """
 
 

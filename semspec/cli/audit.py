@@ -37,10 +37,10 @@ class Options:
     """The command's own options; every other one is an option of semspec.run."""
 
     # fmt: off
-    top: int = option(20, "a divergence is measured on the union of two top-K sets", least=2)
+    top: int = option(20, "K: divergences are measured on the union of both top-K sets", least=2)
     smoothing: float = option(
-        1e-4, "of both distributions on it: mu", least=sys.float_info.min, give="a number above 0, such as 1e-4")
-    out: str = option("", "a JSON file for the figures")
+        1e-4, "mu: smoothing of both distributions on that union", least=sys.float_info.min, give="a number above 0, such as 1e-4")
+    out: str = option("", "write the figures to this JSON file")
     # fmt: on
 
 
@@ -51,7 +51,7 @@ Takes the options of semspec.run, and its own:
 
 {described(Options)}
 
-Every rule that keeps tokens can be audited; coverage only for accept=arc and accept=arc_certified.
+Any rule that keeps tokens can be audited; coverage is shown for accept=arc and accept=arc_certified only.
 """
 
 
@@ -63,7 +63,7 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     config = build(compose(passed))
     if config.accept.cuts != "tokens" or config.draft.plain:
         raise UserError(
-            "an audit is of drafted tokens: use a draft, and a rule that keeps tokens, such as"
+            "an audit measures drafted tokens: use a draft, and a rule that keeps tokens, such as"
             " accept=arc or accept=lossless with split=token"
         )
     measure = Measure(own.top, own.smoothing, config.temperature)

@@ -42,24 +42,24 @@ class Options:
 
     # fmt: off
     temperatures: tuple[float, ...] = option(
-        (1.0,), "temperatures to calibrate at: 1.0,0.6,0.3 makes one artifact for three", shown="1.0")
+        (1.0,), "temperatures to calibrate at: 1.0,0.6,0.3 makes one artifact for all three", shown="1.0")
     lengths: tuple[int, ...] = option(
-        (), "fewest and most tokens of a data set's prompts: 32,256 as in the paper (source=hub or jsonl)", least=1,
+        (), "fewest and most tokens of a data set's prompts: 32,256 in the paper (source=hub or jsonl)", least=1,
         shown="all")
-    positions: int = option(SPOTS.positions, "places of each text", least=1)
-    levels: int = option(SPOTS.levels, "tokens of a draft: places lie 0 to levels - 1 below its root", least=1)
+    positions: int = option(SPOTS.positions, "places per text", least=1)
+    levels: int = option(SPOTS.levels, "tokens of a draft: places lie 0 to levels - 1 tokens below its root", least=1)
     top: int = option(
         MEASURE.top, "K: candidates are among the K likeliest, divergences on the union of two top-K sets", least=2)
     smoothing: float = option(
-        MEASURE.smoothing, "mu on that union", least=sys.float_info.min, give="a number above 0, such as 1e-4")
+        MEASURE.smoothing, "mu: smoothing on that union", least=sys.float_info.min, give="a number above 0, such as 1e-4")
     delta: float = option(QUANTILES.delta, "share that may lie beyond a quantile")
     sequence: int = option(QUANTILES.sequence, "positions that share delta (0: each has its own)")
-    alpha: float = option(QUANTILES.alpha, "safety factor of the logit side")
+    alpha: float = option(QUANTILES.alpha, "safety factor of the bound from logits")
     correction: str = option(QUANTILES.correction, "for the quantile of a finite sample: clopper_pearson, wilson or none")
-    confidence: float = option(QUANTILES.confidence, "of that correction")
+    confidence: float = option(QUANTILES.confidence, "confidence of that correction")
     fit: str = option(
         "uniform", "pairs that the constants are fitted to: uniform (the paper's), or drafted", choices=("uniform", "drafted"))
-    out: str = option("", "the calibration", shown="FOLDER/arc")
+    out: str = option("", "the calibration's folder", shown="FOLDER/arc")
     # fmt: on
 
     @property
@@ -82,9 +82,9 @@ class Options:
 SHARED = {  # useful options of semspec.train_probe
     "model=": "the target: a preset, or model.path=FOLDER_OR_REPO",
     "draft=": "also measure tokens that this draft proposes (accept=arc_certified needs them)",
-    "problems=200": "texts; source=, data=, domains=, max_new_tokens=, batch= as of semspec.train_probe"
+    "problems=200": "number of texts; source=, data=, domains=, max_new_tokens=, batch= as in semspec.train_probe"
     " (source=hub data=... chains=answers lets the model answer a data set's questions)",
-    "seed=0": "of the problems",
+    "seed=0": "seed of the problems",
     "folder=": "the work; after a kill the same folder resumes (runs/arc-MODEL)",
 }
 HELP = f"""\

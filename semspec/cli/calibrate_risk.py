@@ -43,7 +43,7 @@ SCORES = ("probe", "logprob", "cascade")
 Columns = tuple[Sequence[float], Sequence[float], Sequence[int]]
 """Scores, semantic probabilities, problem numbers."""
 CascadeColumns = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[int]]
-"""The draft's scores, too, before the others."""
+"""The draft's scores, followed by the columns above."""
 COMMAND = "semspec.calibrate_risk"
 GIVEN = pairs(  # defaults that differ from semspec.train_probe's
     "draft=tiny chains=mixed problems=600 per_problem=1 samples=20 keep=1 drafted=1 batch=112"
@@ -56,13 +56,13 @@ class Options:
     """The command's own options; every other one is an option of semspec.train_probe."""
 
     # fmt: off
-    probe: str = option("", "the probe of the target; its model is the one to sample")
-    out: str = option("", "the probe with its new calibration (default: its folder, if it is one)")
-    apart: str = option("", "a folder for the calibration alone, for accept.calibration=; the probe stays as it is")
+    probe: str = option("", "the target's probe; its model is sampled")
+    out: str = option("", "where the probe goes with its new calibration (default: its own folder, if probe= is one)")
+    apart: str = option("", "a folder for the calibration alone, used as accept.calibration=; the probe is not changed")
     score: str = option(
-        SCORES[0], "probe, or logprob: the steps' lowest log-probability, for accept=logprob, without a probe; cascade: the draft's own"
-        " as well, for accept=cascade", choices=SCORES)
-    measure: bool = option(False, "calibrate nothing; measure on fresh steps the risk that the probe (or apart=) certifies")
+        SCORES[0], "probe; logprob: a step's lowest log-probability, without a probe, for accept=logprob; cascade: also the draft's,"
+        " for accept=cascade", choices=SCORES)
+    measure: bool = option(False, "calibrate nothing; on fresh steps, measure the risk that the probe (or apart=) certifies")
     least: float = option(0.05, "a step below this semantic probability counts as wrong")
     # fmt: on
 
@@ -74,7 +74,7 @@ usage: python -m semspec.calibrate_risk probe=FOLDER_OR_REPO [out=FOLDER] [measu
 {described(Options)}
   problems=600 seed=1 draft=tiny folder=runs/...   and every other option of semspec.train_probe
 
-One step of each problem is used. A run that was killed resumes in the same folder=.
+Each problem gives one step. A killed command resumes in the same folder=.
 """
 
 
@@ -294,7 +294,7 @@ def _check(own: Options) -> None:
     """Raise UserError for options that exclude each other."""
     free = own.score != SCORES[0]
     if free and (own.probe or own.out):
-        raise UserError(f"score={own.score} asks no probe: leave probe= and out= out")
+        raise UserError(f"score={own.score} uses no probe: leave probe= and out= out")
     if free and not own.apart:
         way = "to write or with measure=true to read: apart=FOLDER"
         raise UserError(f"give the calibration's folder, {way}")

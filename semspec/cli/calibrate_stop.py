@@ -47,15 +47,15 @@ class Options:
     """The command's own options; every other one is an option of semspec.run."""
 
     # fmt: off
-    folder: str = option("", "the work, and the calibration in it: give it as stop.calibration=", shown="runs/stop-NAME-SEED")
-    measure: str = option("", "calibrate nothing; measure on fresh problems the risk that this calibration certifies")
-    hopeless: float = option(0.0, "of measure=: the share of the risk for giving up hopeless problems, like a run's stop.hopeless=", least=0, most=0.99)
+    folder: str = option("", "the work; runs take FOLDER/calibration as stop.calibration=", shown="runs/stop-NAME-SEED")
+    measure: str = option("", "calibrate nothing; on fresh problems, measure the risk that this calibration certifies")
+    hopeless: float = option(0.0, "with measure=: the share of the risk for giving up hopeless problems, like a run's stop.hopeless=", least=0, most=0.99)
     train: bool = option(False, "calibrate nothing; train a head for stop=probe: FOLDER/probe")
-    span: str = option("closing", "of train=true: pool the states over the step, or over the beginning of an answer behind it", choices=SPANS)
-    pooling: str = option("mean,last", "how: mean, max, last")
-    layers: tuple[int, ...] = option((), "of which layers: 0 (embeddings) to the last, -1", shown="all")
+    span: str = option("closing", "with train=true: pool the states over the step, or over the beginning of an answer after it (closing)", choices=SPANS)
+    pooling: str = option("mean,last", "with train=true: how to pool them: mean, max, last")
+    layers: tuple[int, ...] = option((), "with train=true: layers to read, 0 (embeddings) to the last, -1", shown="all")
     hidden: tuple[int, ...] = option((64, 16), "sizes of the head's two hidden layers", least=1, shown="64,16")
-    train_seed: int = option(0, "of division, weights and batches")
+    train_seed: int = option(0, "seed of the training: division of the problems, weights, batches")
     # fmt: on
 
 
@@ -66,9 +66,9 @@ usage: python -m semspec.calibrate_stop stop=eat [folder=FOLDER] [problems=200] 
 {described(Options)}
   problems={PROBLEMS} seed={SEED} stop=eat accept=...   and every other option of semspec.run
 
-Calibrate on problems like those of the run, with its rule, drafter and sampling, and on none of the run's own: another
-seed or part of the benchmark (benchmark.seed=...). A head is trained on problems of its own, neither the calibration's
-nor the run's. A command that was killed resumes in the same folder=.
+Calibrate with the run's rule, drafter and sampling, on problems like the run's but not the same: another seed or part of
+the benchmark (benchmark.seed=...). Train a head on a third set of problems, neither the calibration's nor the run's.
+A killed command resumes in the same folder=.
 """
 
 

@@ -45,7 +45,7 @@ class Options:
     """What to certify, the reference to compare with, and the error rates."""
 
     # fmt: off
-    url: str = option("", "the server: SGLang, vLLM, llama.cpp or any with OpenAI's completions")
+    url: str = option("", "the server: SGLang, vLLM, llama.cpp or any with OpenAI's completions API")
     path: str = option("", "instead: a local model's folder, run by transformers' generate, or by OpenVINO GenAI if it holds openvino_model.xml")
     assistant: str = option("", "with path=: the folder of a model that drafts (assisted generation)")
     lookup: int = option(0, "with path=: tokens that prompt lookup drafts", least=0, shown="")
@@ -55,27 +55,27 @@ class Options:
     model: str = option("", "the model's name on the server, if it serves several")
     tokenizer: str = option("", "a folder with the model's tokenizer, if the server has no /tokenize")
     prompts: str = option("", "a file: a prompt on every line, or JSON lines with prompt or turns")
-    check: str = option("both", "greedy, sampled or both; relaxed: does it solve problems as reference=URL does, within margin=?",
+    check: str = option("both", "greedy, sampled or both; relaxed: does it solve problems as well as reference=URL, within margin=?",
                         choices=(*CHECKS, "both", RELAXED))
-    temperature: float = option(1.0, "of the drawn tokens, and of answers with check=relaxed", least=0.01, most=10)
-    top_p: float = option(1.0, "likewise", least=0.01, most=1)
-    top_k: int = option(0, "likewise; 0: all", least=0, shown="0")
-    min_p: float = option(0.0, "likewise", least=0, most=1, shown="0")
-    tokens: int = option(8, "tokens of an outcome: give more than the server drafts at a time", least=1, most=64)
-    detect: float = option(0.1, "the total variation to be found", least=0.001, most=0.9)
+    temperature: float = option(1.0, "of sampled tokens, and of answers with check=relaxed", least=0.01, most=10)
+    top_p: float = option(1.0, "top-p of these; 1: all", least=0.01, most=1)
+    top_k: int = option(0, "top-k of these; 0: all", least=0, shown="0")
+    min_p: float = option(0.0, "min-p of these; 0: all", least=0, most=1, shown="0")
+    tokens: int = option(8, "tokens of one sampled outcome: give more than the server drafts at a time", least=1, most=64)
+    detect: float = option(0.1, "the smallest total variation distance to find", least=0.001, most=0.9)
     alpha: float = option(0.01, "chance that an honest server is called faulty", least=1e-6, most=0.2)
-    power: float = option(0.9, "chance that a faulty one is found", least=0.5, most=0.999)
-    budget: int = option(200_000, "tokens to be drawn at most", least=1)
+    power: float = option(0.9, "chance that such a fault is found", least=0.5, most=0.999)
+    budget: int = option(200_000, "most tokens to sample", least=1)
     length: int = option(64, "tokens of a greedy text", least=1, most=4096)
-    tie: float = option(0.1, "greedy tokens that are less likely by at most this (in nats) are ties of rounding", least=0)
-    benchmark: str = option("synthetic", "with check=relaxed: whose problems, as benchmark= of a run names it")
-    problems: int = option(200, "with check=relaxed: of them", least=1)
-    margin: float = option(0.03, "with check=relaxed: that counts as alike: .03 is 3 points, or 3 % of lengths", least=0.001, most=0.5)
-    max_tokens: int = option(0, "with check=relaxed: of an answer; 0: what the server allows", least=0, shown="0")
+    tie: float = option(0.1, "a greedy token at most this much less likely than the best (in nats) counts as a rounding tie", least=0)
+    benchmark: str = option("synthetic", "with check=relaxed: the benchmark, named as in a run's benchmark=")
+    problems: int = option(200, "with check=relaxed: how many problems", least=1)
+    margin: float = option(0.03, "with check=relaxed: differences within it count as equal: 0.03 is 3 points, or 3 % of lengths", least=0.001, most=0.5)
+    max_tokens: int = option(0, "with check=relaxed: most tokens of an answer; 0: the server's limit", least=0, shown="0")
     dtype: str = option("float32", "of local models: float32, bfloat16 or float16", choices=TYPES)
-    concurrency: int = option(8, "requests under way at a time", least=1, most=512)
-    seed: int = option(0, "of local models", shown="0")
-    out: str = option("", "the folder of the certificate; the same again resumes", shown="runs/certify_DATE")
+    concurrency: int = option(8, "requests in flight at a time", least=1, most=512)
+    seed: int = option(0, "random seed of local models", shown="0")
+    out: str = option("", "the certificate's folder; the same folder again resumes", shown="runs/certify_DATE")
     json: bool = option(False, "print the certificate as JSON instead of sentences")
     # fmt: on
 
@@ -84,11 +84,11 @@ HELP = f"""\
 usage: python -m semspec.certify url=http://HOST:PORT [reference=FOLDER_OR_URL] [...]
        python -m semspec.certify path=FOLDER [assistant=FOLDER | lookup=10] [...]
 
-Says whether speculation keeps what a server writes as the model's own output: greedy texts token for token, and
-drawn tokens by tests whose error rate is kept, with what they would have found. Stops as soon as it knows, or
-at the budget. With check=relaxed, for rules that change texts on purpose: both servers solve the same problems, and pass@1,
-lengths, answers that are cut off and agreement are tested for equivalence within a margin. Writes certificate.json
-and report.html; exit code 1 if a fault was found, or a difference beyond the margin.
+Tests whether a server with speculative decoding still writes the model's own output: greedy texts token for token, and
+sampled tokens by tests with a bounded error rate and a stated power. Stops as soon as the verdict is certain, or at the
+budget. check=relaxed is for rules that change texts on purpose: both servers solve the same problems, and pass@1,
+lengths, cut-off answers and agreement are tested for equivalence within a margin. Writes certificate.json and
+report.html; exit code 1 if it finds a fault, or a difference beyond the margin.
 
 {described(Options)}
 """
@@ -221,8 +221,8 @@ def _sides(
     if not is_url(given.reference):
         if by_text:
             raise UserError(
-                f"{without_passwords(given.url)} knows texts only, and a folder's forward pass knows tokens:"
-                " give kind=vllm if it takes and returns token ids, or a server as reference="
+                f"{without_passwords(given.url)} returns text only, and a folder's forward pass needs token ids:"
+                " give kind=vllm if the server takes and returns them, or a server as reference="
             )
         return writer, Forward(given.reference, given.dtype, ends=ends), None
     other = connect(given.reference, given.model, given.tokenizer or given.path, **options)

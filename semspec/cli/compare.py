@@ -23,7 +23,7 @@ class Options:
 
     # fmt: off
     margin: float = option(
-        2.0, "percentage points of pass@1 (of lengths: per cent): if the whole interval is within them, quality counts as the same",
+        2.0, "percentage points of pass@1 (per cent of lengths): quality counts as the same if the whole interval is within them",
         least=0, most=99.99, give="percentage points, such as margin=2", shown="2")
     json: bool = option(False, "print everything as JSON instead")
     # fmt: on
@@ -33,15 +33,15 @@ HELP = f"""\
 usage: python -m semspec.compare A B [margin=2] [json=true]
 
 A and B are folders of runs with the same target, engine and benchmark. Prints in plain sentences whether
-B is faster than A and whether its pass@1 differs, or that the data do not tell.
+B is faster than A and whether its pass@1 differs, or that the data cannot decide.
 
-Speed: each run's speed-up against the target alone in the same run, and the ratio of both with a 95 %
+Speed: each run's speed-up over the target alone in the same run, and the ratio of the two speed-ups with a 95 %
 bootstrap interval over problems. A run without the target alone (plain=false) is not compared: seconds of
 different runs depend as much on the machine's load as on the method.
 Quality: problem by problem where both solved the same ones (McNemar's exact test, Newcombe's interval), else
 as two samples (exact permutation test).
-Equivalence: two one-sided tests (TOST) at 5 % each, of pass@1, answers cut off, lengths and agreement: is the 90 %
-interval within the margin? That no difference was found is not the same.
+Equivalence: two one-sided tests (TOST) at 5 % each, of pass@1, cut-off answers, lengths and agreement: is the 90 %
+interval within the margin? Finding no difference proves less than that.
 
 {described(Options)}
 """
@@ -62,11 +62,11 @@ def _speed(finding: Finding, found: Comparison) -> str:
         return f"not compared, because {finding.why}."
     value, spread = finding.value, finding.interval
     if value is None or spread is None:
-        return f"the data do not tell ({finding.why})."
+        return f"the data cannot decide ({finding.why})."
     a, b = (number(up, 2, "x") for up in found.speedups)
     verdict = {"higher": "B is faster", "lower": "B is slower"}
     return (
-        f"{verdict.get(finding.verdict, 'the data do not tell')}: {value:.2f} times as fast as A"
+        f"{verdict.get(finding.verdict, 'the data cannot decide')}: {value:.2f} times as fast as A"
         f" (95 %: {spread[0]:.2f} to {spread[1]:.2f}; against the target alone A is {a}, B {b})."
     )
 
@@ -77,7 +77,7 @@ def _quality(finding: Finding, found: Comparison) -> str:
     assert finding.value is not None and finding.interval is not None and finding.p is not None
     low, high = (100 * x for x in finding.interval)
     verdicts = {"higher": "B is better.", "lower": "B is worse."}
-    verdicts |= {"same": "the same, within the margin.", "unknown": "the data do not tell."}
+    verdicts |= {"same": "the same, within the margin.", "unknown": "the data cannot decide."}
     a, b = (number(share, 3) for share in found.pass_at_1)
     return (
         f"{verdicts[finding.verdict]} pass@1 of A {a}, of B {b}: {100 * finding.value:+.1f} points"

@@ -21,9 +21,9 @@ class Options:
     """The published head, and where its copy goes."""
 
     # fmt: off
-    path: str = option(text="a repository of the Hub, OWNER/NAME[@REVISION], or a folder with config.json and the head's file")
-    out: str = option("", "a folder for the artifact; without it, a repository's copy goes into the Hub's cache, where runs find it")
-    confine: str = option("strict", "limits: read a pickled file with limits of time and memory only, where the system cannot confine", choices=("strict", "limits"))
+    path: str = option(text="a Hub repository, OWNER/NAME[@REVISION], or a folder with config.json and the head's file")
+    out: str = option("", "a folder for the artifact; by default a repository's copy goes into the Hub cache, where runs find it")
+    confine: str = option("strict", "limits: read a pickled file with time and memory limits only, on systems that cannot sandbox the reader", choices=("strict", "limits"))
     # fmt: on
 
 

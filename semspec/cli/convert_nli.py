@@ -22,9 +22,9 @@ class Options:
     """The published model, and where its copy goes."""
 
     # fmt: off
-    path: str = option(text="a repository of the Hub, OWNER/NAME[@REVISION], or a folder with pytorch_model.bin")
-    out: str = option("", "a folder for the copy; without it, a repository's copy goes into the Hub's cache, where those who name the repository find it")
-    confine: str = option("strict", "limits: read the pickled file with limits of time and memory only, where the system cannot confine", choices=("strict", "limits"))
+    path: str = option(text="a Hub repository, OWNER/NAME[@REVISION], or a folder with pytorch_model.bin")
+    out: str = option("", "a folder for the copy; by default a repository's copy goes into the Hub cache, where cluster=nli finds it by the repository's name")
+    confine: str = option("strict", "limits: read the pickled file with time and memory limits only, on systems that cannot sandbox the reader", choices=("strict", "limits"))
     # fmt: on
 
 
@@ -33,8 +33,8 @@ usage: python -m semspec.convert_nli path=MODEL [out=FOLDER] [name=value]
 
 {described(Options)}
 
-microsoft/deberta-v2-xlarge-mnli, SemanticSpec's judge of meaning, is published like this. Models that have safetensors need
-no conversion.
+microsoft/deberta-v2-xlarge-mnli, SemanticSpec's judge of meaning, is published as pickled weights. Models with safetensors
+need no conversion.
 """
 
 

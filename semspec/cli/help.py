@@ -21,18 +21,21 @@ EXAMPLES = (
     ("python -m semspec.run model=qwq32b draft=r1-1.5b", "real models, from the Hub"),
     (
         "python -m semspec.run model=qwq32b draft=r1-1.5b plan=true",
-        "what that would download and need, and no more",
+        "only print what that would download and need",
     ),
     ("python -m semspec.run -m split=paragraph,sentence draft_length=1,2,4", "a sweep"),
     ("python -m semspec.run accept=logprob threshold=-3", "a rule's own option"),
-    ("python -m semspec.run hydra.run.dir=runs/mine", "a folder of your choice; again: resume"),
+    (
+        "python -m semspec.run hydra.run.dir=runs/mine",
+        "choose the folder; the same folder again resumes the run",
+    ),
 )
 
 # salvage= and nested=, which a run chooses by itself if neither is given
 HELPED = dict(one.split("=") for one in nested.HELP)
 FIRST_NOTE = (
-    "where whole steps of a small model are drafted and rule and engine can do both; elsewhere, or once one of the two is"
-    " given, salvage=false and nested=none. A run says what it has chosen."
+    "if a small model drafts whole steps and the rule and engine support both; otherwise, or if you set one of the two,"
+    " salvage=false and nested=none. A run prints its choice."
 )
 
 
@@ -40,7 +43,7 @@ def show(console: Screen | None = None) -> None:
     console = console or open_console()
     show_title(console, "semspec", ": speculative decoding for reasoning models\n")
     show_examples(console, EXAMPLES)
-    show_title(console, "\nOptions", " (name=value), and what they are unless given")
+    show_title(console, "\nOptions", " (name=value) and their defaults")
     chosen, rows = config.defaults(), []
     for field in fields(config.RunConfig):
         shown = chosen.get(field.name, field.default if _is_plain(field.default) else "")
@@ -57,7 +60,7 @@ def show(console: Screen | None = None) -> None:
             known = config.options(group)
         own = {name: (_own_options(group, name), "dim") for name in known}
         show_rows(console, [(n, Text.assemble(summary, own[n])) for n, summary in known.items()])
-    about = "   a paper's table (scale=tiny: on the embedded pair), or ours; plan=true, only=NAME"
+    about = "   rerun a table, a paper's or ours; scale=tiny: on the embedded pair, plan=true: only its cost, only=NAME: some rows"
     show_title(console, "\nexperiment=", about)
     show_rows(console, experiments.available().items())
     console.print(

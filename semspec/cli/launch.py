@@ -51,18 +51,18 @@ class Options:
 
     # fmt: off
     start: bool = option(
-        False, "start them, wait until they answer, print the options for semspec.run, stay until Ctrl-C")
-    host: str = option("127.0.0.1", "the address on which they listen")
+        False, "start the servers, wait until they answer, print the options for semspec.run, run until Ctrl-C")
+    host: str = option("127.0.0.1", "the address that they listen on")
     target_port: int = option(30000, "port of the target's server", **PORT)
     draft_port: int = option(30001, "port of the draft's server", **PORT)
     target_args: str = option(
-        "", "more of SGLang's arguments for the target's server, quoted: target_args=\"--tp-size 4\"")
-    draft_args: str = option("", "likewise for the draft's")
-    both_args: str = option("", "likewise for both")
+        "", "additional SGLang arguments for the target's server, quoted: target_args=\"--tp-size 4\"")
+    draft_args: str = option("", "the same for the draft's server")
+    both_args: str = option("", "the same for both servers")
     target_gpu: str = option("", "CUDA devices of the target's server, such as 0,1")
     draft_gpu: str = option(
-        "", "of the draft's. Left out, both are chosen so that the models fit")
-    python: str = option(sys.executable, "the Python of an environment that has SGLang (this one)", shown="")
+        "", "of the draft's server; by default both are chosen so that the models fit")
+    python: str = option(sys.executable, "the Python of an environment with SGLang (default: this one)", shown="")
     wait: float = option(900.0, "seconds that a server may take to start", give="seconds", shown="900")
     # fmt: on
 
@@ -71,14 +71,14 @@ HELP = f"""\
 usage: python -m semspec.launch [name=value ...]
 
 Prints the SGLang commands for a configuration, given by options of python -m semspec.run
-(model=... draft=... accept=...). Where there are GPUs, they are placed so that weights and a problem of
-max_new_tokens fit. The target comes first: each server takes a share of the GPU memory that is free when it starts.
-Its own options:
+(model=... draft=... accept=...). If there are GPUs, it places the servers so that the weights and a problem of
+max_new_tokens fit. The target starts first: each server takes a share of the GPU memory that is free when it starts.
+Own options:
 
 {described(Options)}
 
-Lossless tokens (split=token accept=lossless) need one server: the small model drafts inside it.
-A rule with probes gets them inside the servers (SEMSPEC_SGLANG, docs/sglang_plugin.md).
+Lossless token-level decoding (split=token accept=lossless) needs one server: the small model drafts inside it.
+Probes of a rule run inside the servers (SEMSPEC_SGLANG, docs/sglang_plugin.md).
 """
 
 
@@ -250,8 +250,8 @@ def open_to_all(planned: Sequence[Planned]) -> str | None:
         keyed = any(a.split("=")[0] == "--api-key" for a in one.arguments)
         if not keyed and one.host != "localhost" and not _loopback(one.host):
             return (
-                f"host={one.host} lets everybody who can reach this machine use the {one.role}'s server:"
-                f' add both_args="--api-key KEY" (runs take it from {KEY}), or leave it at host=127.0.0.1'
+                f"host={one.host} lets anybody who can reach this machine use the {one.role}'s server:"
+                f' add both_args="--api-key KEY" (runs take it from {KEY}), or keep host=127.0.0.1'
             )
     return None
 
@@ -281,7 +281,7 @@ def run(arguments: Sequence[str]) -> None:
     logs = Path("runs") / f"servers_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     with servers.started(planned, given.wait, logs) as running:
         echo(line, flush=True)
-        echo(f"# logs: {logs}; Ctrl-C ends both", flush=True)
+        echo(f"# logs: {logs}; Ctrl-C stops the servers", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             servers.watch(running)
 

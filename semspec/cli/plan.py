@@ -32,7 +32,7 @@ from semspec.protocols import EngineOptions, Source
 from semspec.report.terminal import Screen, open_console
 from semspec.types import Role
 
-UNSIZED = ": how large it is, is not known here"
+UNSIZED = "; its size is unknown here"
 UNKNOWN = f"not downloaded, and the Hub cannot be asked{UNSIZED}"
 NO_PROBE = "no probe"
 
@@ -66,7 +66,10 @@ class Plan:
             self.known = False
             with self.checked(role):
                 check_installed(model.path)
-                self.say(role, f"{name}: out of a package of this environment, at its first use")
+                self.say(
+                    role,
+                    f"{name}: converted at first use from a Python package in this environment",
+                )
             return
         with self.checked(role):
             found = hub.stock(model.location, model.revision, wanted)
@@ -105,22 +108,22 @@ class Plan:
                 assert known is not None
                 one = min(max_new_tokens + PROMPT, known.size.context)
                 if not engine.holds_weights:
-                    self.say("memory", f"on its server: {role} {held(known.size, one)} for each of {problems} at a time, as published; what does not fit waits there")  # fmt: skip
+                    self.say("memory", f"on its server: {role} {held(known.size, one)} for each of {problems} at a time, by published sizes; what does not fit waits there")  # fmt: skip
                     continue
                 copies = engine.copies(role)
                 needed += copies * (known.size.weights + one * problems * known.size.token)
                 times = f"{copies} times " if copies > 1 else ""
                 self.say(
                     "memory",
-                    f"{role} {times}{held(known.size, one * problems)} at most, as published",
+                    f"{role} {times}{held(known.size, one * problems)} at most, by published sizes",
                 )
             if engine.holds_weights:
                 self.say("memory", _there(needed))
             else:
-                self.say("memory", "of this machine next to nothing: the servers hold the models")
+                self.say("memory", "almost none on this machine: the servers hold the models")
             return
         if not self.known:
-            self.say("memory", "not known before the models are")
+            self.say("memory", "unknown until the models are here")
             return
         with self.checked("memory"):
             for line in engine.needed(models, max_new_tokens, problems):
@@ -129,7 +132,7 @@ class Plan:
 
     def add_disk(self) -> None:
         missing = sum(one.missing for one in self.stocks)
-        more = "" if self.known else "what is not known here"
+        more = "" if self.known else "files of unknown size"
         parts = [shown(missing)] if missing else []
         self.say("download", ", and ".join(filter(None, [*parts, more])) or "nothing")
         with self.checked("disk"):
@@ -215,9 +218,9 @@ def plan_of(config: RunConfig, chosen: Sequence[Choice] = ()) -> Plan:
     if NO_PROBE in why.get("rule", ""):
         plan.say(
             "a probe",
-            f"would be trained by {commands.training(models, 'target', 'plus', config.split)}",
+            f"train one with {commands.training(models, 'target', 'plus', config.split)}",
         )
-        plan.say("", f"(add plan=true for its cost), and given as accept=semantic_plus accept.target_probe={commands.place(models, 'target', 'plus', config.split)}")  # fmt: skip
+        plan.say("", f"(add plan=true for its cost) and use it with accept=semantic_plus accept.target_probe={commands.place(models, 'target', 'plus', config.split)}")  # fmt: skip
     return plan
 
 

@@ -58,12 +58,12 @@ def plan_training(config: ProbeConfig, arguments: Sequence[str]) -> Plan:
     if registry.name_of(config.engine) == "hf":
         plan.say(
             "memory",
-            f"of these {config.batch} contexts as many are open at a time as the memory holds",
+            f"as many of these {config.batch} contexts are open at a time as fit in memory",
         )
     probed = models[config.probed]
     with plan.checked("samples"):
         if (shape := shape_of(probed)) is None:
-            plan.say("samples", f"not known before {probed.path} is")
+            plan.say("samples", f"unknown until {probed.path} is here")
         else:
             _say_cost(plan, config, estimate(config, folder_of(config) / CHAINS, *shape), models)
     plan.add_disk()
@@ -106,13 +106,13 @@ def _say_cost(
 ) -> None:
     folder = folder_of(config)
     steps, step = ASSUMED[config.source == "embedded"]
-    told = "" if cost.known else f", if a chain has {steps} steps of {step} tokens"
+    told = "" if cost.known else f", assuming chains of {steps} steps of {step} tokens"
     near = next(p for p in (folder, *folder.parents) if p.exists())
     plan.say("samples", f"{cost.work.line(gigabytes(shutil.disk_usage(near).free))}{told}")
     by_other = f", {cost.other:,} by the other model" if cost.other else ""
     plan.say("tokens", f"about {cost.own:,} written by the {config.probed}{by_other}; {cost.read:,} read")  # fmt: skip
     if told := _hours(config, cost, models):
-        plan.say("time", f"{told}, by its memory's speed; more GPUs: -m part=all/8")
+        plan.say("time", f"{told}, estimated from its memory bandwidth; more GPUs: -m part=all/8")
     with plan.checked("samples"):
         check_room(near, cost.work.bytes)
         return
@@ -129,7 +129,7 @@ def _hours(config: ProbeConfig, cost: Cost, models: Mapping[Role, ModelConfig]) 
     each, judged = cost.by_model(sizes, config.probed, config.batch, gpu), cost.judging()
     server = "'s server" if registry.name_of(config.engine) == "sglang" else ""
     parts = [f"{hours:,.1f} of the {role}{server}" for role, hours in each.items()]
-    parts += [f"{judged:,.1f} for judging what means the same"] if judged else []
+    parts += [f"{judged:,.1f} for judging which steps mean the same"] if judged else []
     return f"about {sum(each.values()) + judged:,.1f} hours of one {gpu}{here}: {', '.join(parts)}"
 
 
@@ -148,7 +148,9 @@ def _say_road(
         _say_servers(plan, config, models, pair)
     plan.say("train", _training(arguments))
     if real:
-        plan.say("", f"in shares of its model work: {_training(['-m', 'part=all/8', *arguments])}")
+        plan.say(
+            "", f"or its model work in eight parts: {_training(['-m', 'part=all/8', *arguments])}"
+        )
     both = config.probed == "target" and "draft" in models and not config.features.logprobs
     theirs = Path()
     if both:  # accept=semantic also needs the draft's probe
@@ -180,7 +182,7 @@ def _say_road(
             "publish", f"python -m semspec.publish path={made} repo=OWNER/{named} confirm=true"
         )
     if real:
-        plan.say("", "which prints its line for conf/probes.yaml, by which runs find it")
+        plan.say("", "which prints a line for conf/probes.yaml, through which runs find the probe")
 
 
 def _say_drafts(
@@ -211,7 +213,7 @@ def _say_domains(
     for domain in DOMAINS.get(config.data, () if config.train_on else (UNNAMED,)):
         if domain not in config.train_on:
             each = [*arguments, f"train_on=[{domain}]", f"out={stem}-{domain}{ending}"]
-            plan.say("a domain's", f"of the same samples: {_training(_last(each))}")
+            plan.say("a domain's", f"from the same samples: {_training(_last(each))}")
 
 
 def _say_servers(
@@ -226,11 +228,14 @@ def _say_servers(
         return
     command = f"{PLUGIN} {shlex.join([*start, 'start=true'])}"
     if over:
-        plan.say("servers", f"it starts its own; for those that stay: {command}")
+        plan.say("servers", f"training starts its own; to keep servers running: {command}")
     else:
-        plan.say("servers", f"engine=hf runs the models in one process; over servers: {command}")
+        plan.say(
+            "servers",
+            f"engine=hf runs the models in one process; to use servers instead: {command}",
+        )
     urls = [f"{URL[role]}=http://127.0.0.1:{30000 + n}" for n, role in enumerate(models)]
-    plan.say("", f"and every command of training with: engine=sglang {' '.join(urls)}")
+    plan.say("", f"then add to every training command: engine=sglang {' '.join(urls)}")
 
 
 def _at_urls(config: ProbeConfig, models: Mapping[Role, ModelConfig]) -> tuple[str, list[str]]:

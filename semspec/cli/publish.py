@@ -30,11 +30,11 @@ class Options:
     # fmt: off
     path: str = option(text="an artifact's folder, or embedded/NAME; it must pass python -m semspec.artifacts verify")
     repo: str = option(text="the repository; created if it does not exist")
-    confirm: bool = option(False, "upload. Without it nothing is sent: files, sizes and the card are shown")
-    private: bool = option(False, "the repository is made private; one that is public already is refused")
+    confirm: bool = option(False, "upload; without it the command only shows files, sizes and the card")
+    private: bool = option(False, "create a private repository; refuse one that is already public")
     update: bool = option(False, "replace what an existing repository holds (earlier revisions stay)")
     tag: str = option("", "a tag for the new revision, such as v1.0")
-    message: str = option("", "the message of the commit")
+    message: str = option("", "the commit message")
     # fmt: on
 
 
@@ -43,9 +43,9 @@ usage: python -m semspec.publish path=FOLDER repo=OWNER/NAME [name=value ...]
 
 {described(Options)}
 
-One commit holds exactly the folder's files. Log in with 'hf auth login', or set HF_TOKEN: a token is never
-an option, since others can see command lines, and is never printed.
-To be found by a model's name, a published probe needs a line in conf/probes.yaml, which is printed.
+One commit holds exactly the folder's files. Log in with 'hf auth login', or set HF_TOKEN: a token is never an
+option, because other users can see command lines, and is never printed.
+Runs find a published probe by its model's name through a line in conf/probes.yaml, which this command prints.
 """
 
 
@@ -73,11 +73,11 @@ def show(folder: Path, given: Options, console: Screen) -> None:
 
 def run(arguments: Sequence[str]) -> None:
     if take(arguments, ("token", "hf_token"))[0]:
-        raise UserError("a token is no option: log in with 'hf auth login', or set HF_TOKEN")
+        raise UserError("a token is not an option: log in with 'hf auth login', or set HF_TOKEN")
     given = read(Options, arguments, "semspec.publish")
     folder, repo = inspection.local(given.path), given.repo
     if repo.count("/") != 1:
-        raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")
+        raise UserError(f"repo={repo} is not a repository name: give OWNER/NAME")
     console = open_console()
     if not given.confirm:
         show(folder, given, console)

@@ -22,8 +22,8 @@ class Options:
     """The repository and the folder to copy it to."""
 
     # fmt: off
-    repo: str = option(text="a repository of the Hub; a revision is a branch, a tag or a commit")
-    out: str = option("", "a folder to copy it to (which must not exist); without it, it stays in the Hub's cache")
+    repo: str = option(text="a Hub repository; a revision is a branch, a tag or a commit")
+    out: str = option("", "a folder to copy it to, which must not exist; by default it stays in the Hub cache")
     # fmt: on
 
 
@@ -32,17 +32,17 @@ usage: python -m semspec.pull repo=OWNER/NAME[@REVISION] [out=FOLDER]
 
 {described(Options)}
 
-Every file is hashed and compared with the Hub's listing and the artifact's manifest, then the artifact is
-loaded as for use. HF_HUB_OFFLINE=1 uses earlier downloads only.
+Hashes every file and compares it with the Hub's listing and the artifact's manifest, then loads the artifact as a
+run would. With HF_HUB_OFFLINE=1 it uses earlier downloads only.
 """
 
 
 def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
     """Download and verify an artifact; return its folder in the cache (with ``out``, a copy there) and the artifact."""
     if repo.count("/") != 1 or repo.startswith((".", "/", "~", "embedded/")):
-        raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")
+        raise UserError(f"repo={repo} is not a repository name: give OWNER/NAME")
     if out is not None and out.exists():
-        raise UserError(f"{out} is there already: give another out=")
+        raise UserError(f"{out} already exists: give another out=")
     folder = base.find(repo, wanted=WHOLE)
     artifact = inspection.check(folder)
     if out is None:

@@ -24,9 +24,9 @@ class Options:
     # fmt: off
     run: str = option("", "a run's folder")
     sweep: str = option("", "a sweep's folder")
-    out: str = option("", "the file", shown="FOLDER/report.html")
+    out: str = option("", "the file to write", shown="FOLDER/report.html")
     transcripts: int = option(
-        -1, "problems of a run that are shown step by step (0: none)", least=0, shown=str(Limits().problems))
+        -1, "problems of a run to show step by step (0: none)", least=0, shown=str(Limits().problems))
     schema: bool = option(False, "print the JSON schema of result.json")
     # fmt: on
 
@@ -37,9 +37,9 @@ usage: python -m semspec.report FOLDER [out=FILE] [transcripts=24]
        python -m semspec.report sweep=FOLDER [out=FILE]
        python -m semspec.report schema=true      the JSON schema of result.json
 
-Writes report.html into the folder (or out=FILE): one file below 2 MB that fetches nothing, to be read in any
-browser, passed on or printed. Every run writes its own at its end; this command writes it again, or while the
-run or the sweep is still going on. The jobs of a finished sweep keep their own reports.
+Writes report.html into the folder (or out=FILE): one file below 2 MB that loads nothing from elsewhere, to
+open in any browser, share or print. Every run writes its own at its end; this command writes it again, also while
+the run or sweep is still going. The jobs of a finished sweep keep their own reports.
 
 {described(Options)}
 """

@@ -60,7 +60,9 @@ def main(arguments: Sequence[str]) -> int:
     launching, extra = split_hydra(rest)
     launcher, options = options_of(launching)
     if {"-m", "--multirun"} & set(extra):
-        raise UserError("an experiment is a sweep already: leave -m out, one command each")
+        raise UserError(
+            "an experiment is a sweep already: leave -m out, and give one command per setting"
+        )
     for word in extra:
         if "=" not in word or word.startswith(("-", "+", "~")):
             raise UserError(f"'{word}': beside experiment= only options (name=value) can be given")
@@ -174,7 +176,7 @@ def _fitting(
                 break  # two rows fail for one reason: it is not about the rows, so stop here
     if not kept:
         ways = [UserError(f"{those[0]}: {why}") for (_, why), those in lacking.items()]
-        raise (ways or [UserError("only= names nothing of this experiment: plan=true shows all of it")])[0]  # fmt: skip
+        raise (ways or [UserError("only= matches nothing in this experiment: plan=true lists all of it")])[0]  # fmt: skip
     named = (
         []
         if experiment.fitting
@@ -293,7 +295,7 @@ def _make_first(commands: Sequence[str], console: Screen) -> None:
         console.say(f"making {made}")
         shown = subprocess.DEVNULL if console.quiet else None
         if subprocess.run([sys.executable, *words[1:]], stdout=shown, check=False).returncode:
-            raise UserError(f"{made} could not be made; by hand: {command}")
+            raise UserError(f"{made} could not be made; run it yourself: {command}")
 
 
 def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
@@ -369,8 +371,8 @@ def plan_of(
             lines.append(Text(f"{block}: {len(known)} runs, {_hours(known)}"))
         lines.append(
             Text(
-                "GPU hours by the paper's own seconds a problem, on its hardware and engine: the"
-                " target's interleaved runs are included, probes are not; engine=hf takes longer.",
+                "GPU hours follow from the paper's seconds per problem, on its hardware and engine; they include"
+                " the target's interleaved runs but not probes; engine=hf takes longer.",
                 "dim",
             )
         )
@@ -417,7 +419,9 @@ def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType
     parts += [Text(f"paper: {claim}", "dim") for claim in experiment.claims]
     sizes = {r["problems"] for b in found.values() for row in b.values() for r in row.values()}
     if sizes and min(sizes) < 100 and not experiment.trains:  # trained probes have no intervals
-        note = "problems a cell: small differences are chance, the file below has the intervals"
+        note = (
+            "problems per cell: small differences may be chance; the file below has the intervals"
+        )
         parts.append(Text(f"note: {min(sizes)} {note}", "dim"))
     return Group(*parts)
 

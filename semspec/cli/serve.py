@@ -51,20 +51,20 @@ class Options:
     """The server's own options; all others are options of semspec.run."""
 
     # fmt: off
-    host: str = option("127.0.0.1", "the address to listen on; one that other machines can reach needs a key")
+    host: str = option("127.0.0.1", "the address to listen on; if other machines can reach it, keys are required")
     port: int = option(8000, "the port to listen on", **PORT)
     name: str = option("", "what clients call the model", shown="the target's name")
-    keys: str = option("", "a file of API keys, one a line; more may be in the variable SEMSPEC_API_KEYS, separated by commas")
-    insecure: bool = option(False, "listen on other addresses without a key")
+    keys: str = option("", "a file of API keys, one per line; the variable SEMSPEC_API_KEYS can hold more, separated by commas")
+    insecure: bool = option(False, "allow addresses that other machines can reach without a key")
     queue: int = option(64, "choices that may wait; further requests get 429", least=0)
-    choices: int = option(8, "choices of one request, at most", least=1)
-    body: int = option(1 << 20, "bytes of a request's body, at most", least=1)
-    prompt_tokens: int = option(0, "tokens of a prompt, at most (0: the context)", least=0)
-    answer_tokens: int = option(0, "tokens of an answer, at most (0: the context)", least=0)
+    choices: int = option(8, "most choices (n) of one request", least=1)
+    body: int = option(1 << 20, "most bytes of a request's body", least=1)
+    prompt_tokens: int = option(0, "most tokens of a prompt (0: the context)", least=0)
+    answer_tokens: int = option(0, "most tokens of an answer (0: the context)", least=0)
     timeout: float = option(600.0, "seconds that a request may take", least=0.001)
     body_timeout: float = option(30.0, "seconds that its body may take to arrive", least=0.001)
-    keep: int = option(4, "conversations that stay in the KV cache (engine=hf)", least=0)
-    slice: int = option(16, "tokens that an answer writes before others get their turn", least=1)
+    keep: int = option(4, "conversations to keep in the KV cache (engine=hf)", least=0)
+    slice: int = option(16, "tokens that an answer writes before the others get a turn", least=1)
     log_prompts: bool = option(False, "write prompts into the log")
     # fmt: on
 
@@ -72,12 +72,12 @@ class Options:
 HELP = f"""\
 usage: python -m semspec.serve [name=value ...]
 
-Serves /v1/chat/completions and /v1/completions of OpenAI's API. The options of python -m semspec.run choose models and
-method (model=... draft=... accept=...); without any, it serves the embedded pair on the CPU. A page to try it is at
-http://127.0.0.1:8000/. Options about a run's problems and its folder are refused. concurrency= is the number of choices
-that run at a time ({CONCURRENCY}), max_new_tokens= the length of an answer if the request does not limit it. SGLang servers
-that it has started itself are restarted when they die, unless engine.restart=false. docs/serving.md says what clients may
-send. Its own options:
+Serves /v1/chat/completions and /v1/completions of OpenAI's API. Choose models and method with the options of
+python -m semspec.run (model=... draft=... accept=...); without any, it serves the embedded pair on the CPU. A page to try it
+is at http://127.0.0.1:8000/. It refuses options about a run's problems and folder. concurrency= is the number of choices
+that run at a time ({CONCURRENCY}), max_new_tokens= the length of an answer if the request sets no limit. It restarts SGLang
+servers that it started when they die, unless engine.restart=false. docs/serving.md says what clients may send.
+Own options:
 
 {described(Options)}
 """

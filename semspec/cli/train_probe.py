@@ -27,30 +27,35 @@ from semspec.training.probes.settings import ProbeConfig
 
 EXAMPLES = (
     ("python -m semspec.train_probe draft=tiny chains=mixed", "the embedded target's probe"),
-    ("python -m semspec.train_probe draft=tiny role=draft", "the embedded draft's"),
+    ("python -m semspec.train_probe draft=tiny role=draft", "the embedded draft model's probe"),
     (
         "python -m semspec.train_probe features=plus",
-        "more features of a step; 'pooling=[mean,max,last]' keeps all",
+        "more features of each step; 'pooling=[mean,max,last]' keeps all of them",
     ),
-    ("python -m semspec.train_probe model=r1-32b source=hub data=simplescaling/s1K", "the paper's"),
+    (
+        "python -m semspec.train_probe model=r1-32b source=hub data=simplescaling/s1K",
+        "the paper's probe",
+    ),
     (
         "python -m semspec.train_probe model=r1-32b engine=sglang engine.target_url=http://HOST:PORT ...",
-        "sampled by a server (docs/sglang.md)",
+        "sample with a server (docs/sglang.md)",
     ),
     (
         "python -m semspec.train_probe -m part=all/8 hydra/launcher=submitit_slurm ...",
-        "sampled by eight jobs of Slurm; then the same without -m and part= (docs/scale-out.md)",
+        "sample in eight Slurm jobs; then run the same command without -m and part= (docs/scale-out.md)",
     ),
     (
         "python -m semspec.train_probe ... plan=true",
-        "what that would download, write and cost, and the commands to a published probe",
+        "only print what that would download, write and cost, and all commands up to a published probe",
     ),
 )
 
 
 def show_help(console: Screen | None = None) -> None:
     console = console or open_console()
-    show_title(console, "semspec.train_probe", ": how probable is what a step means?\n")
+    show_title(
+        console, "semspec.train_probe", ": train a probe of how probable a step's meaning is\n"
+    )
     show_examples(console, EXAMPLES)
     values: dict[str, Any] = {
         f.name: f.default_factory() if callable(f.default_factory) else f.default
@@ -69,7 +74,7 @@ def show_help(console: Screen | None = None) -> None:
         show_rows(console, options(group).items())
     console.print(
         "\ncluster.model=, cluster.device=, features.pooling=, features.layers=, features.logprobs= and"
-        " engine.device= set one option of the chosen one."
+        " engine.device= set single options of the chosen plugin."
     )
 
 
@@ -101,7 +106,7 @@ def run(arguments: Sequence[str]) -> None:
     planned, arguments = asked(arguments)
     if planned:
         plan = plan_training(build(arguments), arguments)
-        plan.show(open_console(), "This training of a probe would take:")
+        plan.show(open_console(), "Training this probe would take:")
         return
     if stages.run_in_shards("semspec.cli.train_probe", work_of, arguments):
         return

@@ -71,7 +71,7 @@ def trainings(todo: Sequence[Job], folder: Path) -> list[Training]:
             raise UserError(f"{job}: these features read no states, and the figure shows states: give features=paper")  # fmt: skip
         found.append(Training(job, arguments, config, place / "figure.json"))
     if not found:
-        raise UserError("only= names nothing of this experiment: plan=true shows all of it")
+        raise UserError("only= matches nothing in this experiment: plan=true lists all of it")
     return found
 
 

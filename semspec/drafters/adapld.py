@@ -22,7 +22,7 @@ from semspec.types import Context, Draft, Room, What
 @register("drafter", "adapld")
 @dataclass(frozen=True, kw_only=True)
 class AdaPld(DrafterBase):
-    """Reuses places with the last token or a similar one: a copy, branches, and their successors."""
+    """Drafts what followed the last token, or a similar one, earlier: a copy and branches."""
 
     lexical: bool = True  # (a) places with the same token
     semantic: bool = True  # (b) where there are none: places with a token of similar embedding

@@ -39,7 +39,7 @@ MOST = 59  # of ``match``: suffix cuts matches at 64
 @register("drafter", "hybrid")
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(DrafterBase):
-    """The best of several sources, by what their drafts gained so far; or copies beside a model."""
+    """Picks the source whose drafts gained most so far, or copies a match and else asks a model."""
 
     sources: Any = "suffix+adapld+token_recycling"  # joined by plus signs, or [one,after,another]
     sparse: str = ""  # the datastore of rest, and a static one for suffix

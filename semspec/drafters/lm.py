@@ -32,7 +32,7 @@ from semspec.types import (
 @register("drafter", "lm")
 @dataclass(frozen=True, kw_only=True)
 class LanguageModel(TreeOptions):
-    """A small model samples the next steps (or tokens) with the target's own sampling."""
+    """A small model samples the next steps (or tokens) with the target's sampling settings."""
 
     model: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/tiny-draft"))
 

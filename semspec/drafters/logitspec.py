@@ -17,7 +17,7 @@ from semspec.types import Context, Draft, Room, What
 @register("drafter", "logitspec")
 @dataclass(frozen=True, kw_only=True)
 class LogitSpec(CopyingDrafter):
-    """Looks up the text's end, alone and followed by each guess from the target's last logits."""
+    """Looks up the text's end, alone and with each guess from the target's last logits appended."""
 
     ngram: int = 3  # tokens to match; fewer if there is no such match
     longest: int = 20  # tokens that a lookup copies

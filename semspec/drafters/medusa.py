@@ -24,7 +24,7 @@ from semspec.types import LAST_STATES, Context, Draft, Room, Sampling, Seen, Wha
 @register("drafter", "medusa")
 @dataclass(frozen=True, kw_only=True)
 class MedusaDrafter(TreeOptions):
-    """Medusa: heads on the target's last hidden state, each for one token further ahead."""
+    """Medusa: heads on the target's last hidden state, each predicting one token further ahead."""
 
     head: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/medusa-tiny"))
 

@@ -13,7 +13,7 @@ from semspec.types import Context, Draft, Room
 @register("drafter", "none")
 @dataclass(frozen=True, kw_only=True)
 class NoDrafter(DrafterBase):
-    """Plain decoding: nothing is drafted, the target writes unit by unit."""
+    """Plain decoding: the target writes everything, unit by unit, without drafts."""
 
     plain = True
 

@@ -17,7 +17,7 @@ from semspec.types import Context, Draft, Room, What
 @register("drafter", "pld_plus")
 @dataclass(frozen=True, kw_only=True)
 class PldPlus(CopyingDrafter):
-    """Copies after the same token where the target's hidden state before it is most similar."""
+    """Copies after the earlier occurrence of the last token with the most similar hidden state."""
 
     longest: int = 30  # tokens in a draft; a step that was begun is copied to its end
     layer: int = 0  # whose states are compared; 0: a third of the way up, -1: the last

@@ -16,7 +16,7 @@ from semspec.types import Context, Draft, Room
 @register("drafter", "prompt_lookup")
 @dataclass(frozen=True, kw_only=True)
 class PromptLookup(CopyingDrafter):
-    """Copies what followed the newest match of the last tokens, in prompt or output."""
+    """Copies what followed the newest match of the last tokens, in the prompt or the output."""
 
     ngram: int = 3  # tokens to match; fewer, down to ``shortest``, if there is no such match
     shortest: int = 1

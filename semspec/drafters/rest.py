@@ -22,7 +22,7 @@ from semspec.types import Context, Draft, Room
 @register("drafter", "rest")
 @dataclass(frozen=True, kw_only=True)
 class Rest(CopyingDrafter):
-    """Drafts the most frequent continuations of the text's longest match in a corpus."""
+    """Finds the text's longest match in a corpus and drafts its most frequent continuations."""
 
     datastore: str = "embedded/sparse-tiny"
     span: int = 16  # tokens to match; fewer, down to ``shortest``, if there is no such match

@@ -31,7 +31,7 @@ from semspec.types import Context, Draft, Room
 @register("drafter", "suffix")
 @dataclass(frozen=True, kw_only=True)
 class Suffix(MatchingDrafter):
-    """Copies what last followed the longest repeated end of the text, more after a longer match."""
+    """Copies what last followed the longest repeated end of the text; long matches copy more."""
 
     longest: int = 40  # tokens in a draft; a step that was begun is copied to its end
     stretch: float = 4.0  # tokens copied for each token that matched

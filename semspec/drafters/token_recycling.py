@@ -18,7 +18,7 @@ from semspec.types import Context, Draft, Room, What
 @register("drafter", "token_recycling")
 @dataclass(frozen=True, kw_only=True)
 class TokenRecycling(DrafterBase):
-    """Fills a static tree with the target's last top tokens after each token."""
+    """Drafts a static tree: after each token, the target's top tokens at its last occurrence."""
 
     top_k: int = 8
     nodes: int = 80

@@ -192,7 +192,7 @@ def load(name: str) -> Experiment:
     """Read the experiment of that name; raise UserError, suggesting the nearest name, if there is none."""
     known = available()
     if name in INSTEAD:
-        raise UserError(f"experiment={name} is nothing to run as one: {INSTEAD[name]}")
+        raise UserError(f"experiment={name} cannot be run: {INSTEAD[name]}")
     if name not in known:
         near = config.did_you_mean(name, list(known))
         raise UserError(f"unknown experiment '{name}'{near} known: {', '.join(known)}")

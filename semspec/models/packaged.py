@@ -59,9 +59,9 @@ base_model: {repository}
 ---
 # {name}
 
-{repository}, converted by semspec from `{file}` (sha256 `{sha256}`) of the Python package {package} {version},
-which took it from {quantised_by}. The weights are those of the GGUF file, written as float32: the model is as good as
-its quantisation, and not as good as the original.
+{repository}, converted by semspec from `{file}` (sha256 `{sha256}`) in the Python package {package} {version},
+which took it from {quantised_by}. The weights are those of the GGUF file, written as float32: the model has the quality
+of the quantised file, not of the original.
 """
 
 

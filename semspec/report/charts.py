@@ -55,7 +55,7 @@ def acceptance(found: Rounds, unit: str) -> list[str]:
     if len(within := found.by_draft()) > 1:
         place = "level of the tree" if found.trees else f"{unit.removesuffix('s')} within the draft"
         alt = f"Drafts were kept to the first {place} in {percent(within[0].share)} of all cases,"
-        alt += f" as far as number {len(within)} in {percent(within[-1].share)}."
+        alt += f" and up to number {len(within)} in {percent(within[-1].share)}."
         plot = _shares("Acceptance within a draft", place, "kept so far", within, alt)
         out.append(figure("Within a draft.", plot.svg(), alt))
     return out

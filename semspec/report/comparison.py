@@ -85,7 +85,7 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
     quality, lost, won = _quality(own_a, own_b, paired, margin)
     over = ""
     if not paired:
-        over = "the runs solved different problems: compared as two samples, which tells less"
+        over = "the runs solved different problems: compared as two samples, which has less power"
     elif len(shared) < max(len(lines_a), len(lines_b)):
         problems = len(_problems(own_a))
         what = (
@@ -171,11 +171,11 @@ def _speed(a: Run, b: Run, own_a: Lines, own_b: Lines, paired: bool, seed: int) 
     why = ""
     if without:
         why = (
-            f"the target alone was not run beside {without[0]} (plain=false), and seconds of different"
-            " runs say as much of the machine's load as of the method"
+            f"{without[0]} did not run the target alone (plain=false), and seconds of different runs"
+            " depend as much on the machine's load as on the method"
         )
     elif a.config.get("concurrency", 1) != b.config.get("concurrency", 1):
-        why = "the runs had different numbers of problems under way (concurrency)"
+        why = "the runs solved different numbers of problems at a time (concurrency)"
     elif differs := _differing(a, b, ("engine",)):
         why = f"the engines were set differently ({differs})"
     elif differs := unlike_machines((a, b)):
@@ -282,6 +282,6 @@ def _notes(a: Run, b: Run, own_a: Lines, own_b: Lines, over: str) -> list[str]:
         slower = "A" if alone[0] > alone[1] else "B"
         out.append(
             f"the target alone took {max(alone) / min(alone):.2f} times as long in {slower}: its machine was"
-            " busier (or its answers longer); speed-ups are each against the target of the same run"
+            " busier (or its answers longer); each speed-up is over the target of the same run"
         )
     return out

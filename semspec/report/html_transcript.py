@@ -15,7 +15,7 @@ from semspec.results.metrics import ratio
 
 HANDS = {"D": "draft", "T": "target", "D+T": "both"}
 SPOKEN = {"draft": "Draft", "target": "Target", "both": "Draft and target", "gone": "Rejected"}
-_SALVAGED = '<li><span class="by-salvaged">salvaged</span>: rejected, but begun as the target might have</li>'
+_SALVAGED = '<li><span class="by-salvaged">salvaged</span>: the start of a rejected step, kept losslessly</li>'
 
 
 def legend(salvage: bool) -> str:
@@ -24,7 +24,7 @@ def legend(salvage: bool) -> str:
 <li><span class="who draft">D</span> <span class="by-draft">the draft</span>, accepted</li>
 <li><span class="who target">T</span> <span class="by-target">the target</span></li>
 <li><span class="who both">D+T</span> both in one step</li>
-<li><span class="who gone">x</span> <del>a rejected draft</del>, above what stands there instead</li>
+<li><span class="who gone">x</span> <del>a rejected draft</del>, above its replacement</li>
 {_SALVAGED if salvage else ""}</ul>
 """
 
@@ -149,7 +149,7 @@ def _item(line: Line, scored: bool, steps: bool, limits: Limits) -> str:
     if line.nested:
         small.append(f"{line.nested} of the target's tokens were drafted within the step (nested)")
     if line.ahead:
-        small.append("drafted ahead, while what stands before it was judged")
+        small.append("drafted ahead, while the steps before it were being verified")
     out += [f'<p class="note">{esc(note)}</p>' for note in small]
     return f"<li>{''.join(out)}</li>"
 
@@ -184,7 +184,7 @@ def _joined(rejected: Iterable[Piece]) -> list[Piece]:
 
 def _why_gone(number: int, piece: Piece, steps: bool) -> str:
     if piece.nodes[1]:
-        return "Refused branches, where the target wrote its own:"
+        return "Rejected branches, where the target wrote its own tokens:"
     if not steps:
         return "Rejected drafts in this paragraph:"
     return "Rejected:" if number == 0 or piece.score is not None else "Discarded with it:"

@@ -61,7 +61,7 @@ def _page(run: Run, limits: Limits) -> str:
     some = len(shown) < len(solved)
     what = "answers" if len(solved) > run.result["problems"] else "problems"
     lead = f"{len(shown)} of {len(solved):,} {what}" if some else f"All {what}"
-    lead += ", those that changed sides first." if any(why.values()) else "."
+    lead += "; those that only one of the two solved come first." if any(why.values()) else "."
     if missing:
         lead += f" {esc(missing)}"
     body = [
@@ -104,10 +104,10 @@ def run_notes(run: Run) -> list[str]:
     out = notes_of(run.result, budget if isinstance(budget, int) else None)
     if not run.finished:
         of = f" of {run.total}" if run.total else ""
-        unit = "answers are there" if run.config.get("attempts", 1) != 1 else "problems are solved"
-        out.insert(0, f"{run.state}: {run.done}{of} {unit}, the figures are of these")
+        unit = "answers are done" if run.config.get("attempts", 1) != 1 else "problems are solved"
+        out.insert(0, f"{run.state}: {run.done}{of} {unit}; the figures cover these")
     if run.error:
-        out.insert(0, f"it ended with: {run.error}")
+        out.insert(0, f"the run failed: {run.error}")
     if run.skipped:
         out.append(f"{run.skipped} lines of problems.jsonl could not be read and are left out")
     return out

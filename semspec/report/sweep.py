@@ -50,8 +50,8 @@ def sweep_page(folder: Path, runs: Sequence[Run], beside: Path | None = None) ->
         planes += [heading, plane] if plane else []
         tables += [heading, _jobs(group, names, adjusted, beside)]
     lead = (
-        "Speed is against the target alone on the same problems in the same run. <strong>Bold</strong> jobs are on the"
-        " front. A star: pass@1 differs from the target's alone (McNemar, p below 0.05 after Holm's"
+        "Speed is relative to the target alone on the same problems in the same run. <strong>Bold</strong> jobs are on the"
+        " Pareto front. A star: pass@1 differs from that of the target alone (McNemar, p below 0.05 after Holm's"
         f" correction for {sum(p is not None for p in adjusted)} comparisons)."
     )
     body = [
@@ -181,8 +181,8 @@ def _over_seeds(runs: Sequence[Run], short: Sequence[str]) -> str:
             f"{r['problems']:,} ({answers_of(r):,} answers)",
         ))  # fmt: skip
     lead = (
-        "Finished jobs that differ in nothing but their seeds. Each problem is averaged over its seeds first, and"
-        " intervals are over problems: seeds that answer the same problems tell less than as many other problems would."
+        "Finished jobs that differ only in their seeds. Each problem is averaged over its seeds first, and intervals are"
+        " over problems: more seeds on the same problems say less than as many new problems would."
     )
     title = "Averages over seeds"
     return section("seeds", title, [table(head, rows, title)], lead)
@@ -220,11 +220,11 @@ def _head(
     unlike = any(len({r.done for _, r in group if r.finished}) > 1 for group in groups.values())
     apart, machines = len(groups) > 1, unlike_machines(runs)
     remarks = {
-        "no job has a speed-up and graded answers, so there is no plane of both": no_plane,
-        "not all jobs are finished: figures of the others are of the problems so far": open_ones,
+        "no job has both a speed-up and graded answers, so there is no chart of the two": no_plane,
+        "not all jobs are finished: the figures of the others cover the problems solved so far": open_ones,
         "the jobs solved different numbers of problems: compare with care": unlike,
-        "jobs with another target, engine or benchmark stand apart: their figures do not compare": apart,
-        "the jobs ran on different machines: speed-ups are each against the target on its own": machines,
+        "jobs with another target, engine or benchmark are shown separately: their figures cannot be compared": apart,
+        "the jobs ran on different machines: each speed-up is over the target on the same machine": machines,
     }
     return (
         f'<div class="head"><h1>{breakable(folder.name)}</h1>{given}'
@@ -234,4 +234,4 @@ def _head(
 
 def _origins(runs: Sequence[Run]) -> str:
     last = max(runs, key=lambda run: str(run.provenance.get("started") or ""))
-    return f"<p>Of the job that began last, {esc(last.name)}:</p>{origin(last)}"
+    return f"<p>The job that started last, {esc(last.name)}:</p>{origin(last)}"

@@ -332,12 +332,12 @@ def notes(result: Mapping[str, Any], budget: int | None = None) -> list[str]:
     if (answers := answers_of(result)) > n:
         out.append(
             f"{counted(result)}: pass@1 is the mean over problems; intervals are over problems, because attempts"
-            " at one resemble each other; seconds and tokens a problem are of one answer"
+            " at one problem are correlated; seconds and tokens per problem are for one answer"
         )
     if result.get("concurrency", 1) > 1:
         out.append(
-            f"{result['concurrency']} problems at a time: tokens per second and speed-up are of the"
-            " throughput; a problem's seconds hold its waiting for the others"
+            f"{result['concurrency']} problems at a time: tokens per second and speed-up measure"
+            " throughput; a problem's seconds include waiting for the others"
         )
     if n == 1:
         out.append("1 problem: too few for an interval of the speed-up, and pass@1 means little")
@@ -351,7 +351,7 @@ def notes(result: Mapping[str, Any], budget: int | None = None) -> list[str]:
             f"{result['ungraded']} of {answers} {what} were not graded; pass@1 leaves them out"
         )
     if not plain:
-        out.append("the plain target was not run, so there is no speed-up")
+        out.append("the target alone was not run, so there is no speed-up")
     elif answers_of(plain) < answers:
         what = "problems" if answers == n else "answers"
         out.append(f"speed-up over the {answers_of(plain)} {what} that were solved in both modes")
@@ -364,10 +364,10 @@ def notes(result: Mapping[str, Any], budget: int | None = None) -> list[str]:
     out += _cut_off({"plain": plain, "speculative": result}, budget)
     if risk := result.get("risk"):
         out.append(
-            "risk asked: at most this share of the accepted steps is what the target would say with a"
-            f" probability below {risk['least']:g}; measured: of {risk['accepted']} accepted drafted"
-            f" steps {risk['wrong']} are wrong by the benchmark's own truth, also where they only go"
-            " on from a wrong step"
+            "risk asked: at most this share of the accepted steps has a meaning that the target would write with a"
+            f" probability below {risk['least']:g}; measured: {risk['wrong']} of {risk['accepted']} accepted"
+            " drafted steps are wrong by the benchmark's ground truth, including those that only continue a"
+            " wrong step"
         )
     if result["acceptance_rate"] is None:
         out.append("nothing was drafted")

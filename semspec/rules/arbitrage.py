@@ -36,7 +36,7 @@ from semspec.types import Answer, Context, Draft, Read, What
 @register("accept", "arbitrage")
 @dataclass(frozen=True, kw_only=True)
 class Arbitrage(RuleBase):
-    """Has the target write a step where a router expects it to write a better one (Arbitrage)."""
+    """Rejects a step if a router predicts that the target would write a better one (Arbitrage)."""
 
     router: str = "embedded/router-tiny-draft"  # a folder or a Hub repository[@revision]
     threshold: float = 0.5  # P(the target's step is better) up to which a draft stays; 1: always

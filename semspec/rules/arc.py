@@ -165,7 +165,7 @@ def entry(given: str | None, model: str, command: str = CALIBRATE) -> dict[str, 
 @register("accept", "arc")
 @dataclass(frozen=True, kw_only=True)
 class Arc(Calibrated):
-    """Keeps tokens that a calibrated bound says change little in what follows (ARC-Decode)."""
+    """Keeps tokens that, by a calibrated bound, hardly change the target's next step (ARC-Decode)."""
 
     theta: float = 0.3  # least local tolerance score; above 1: the lossless rule
     floor: float = 0.0  # the bound keeps no token below this probability (ours)

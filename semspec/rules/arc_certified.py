@@ -17,7 +17,7 @@ from semspec.rules.arc import ArcSession, Calibrated, Known, calibrating
 @register("accept", "arc_certified")
 @dataclass(frozen=True, kw_only=True)
 class ArcCertified(Calibrated):
-    """Keeps tokens whose measured divergence is seldom above ``js``, with a guarantee (ours)."""
+    """Keeps tokens whose divergence is guaranteed to exceed ``js`` only rarely (ours)."""
 
     js: float = 0.05  # the next step's divergence, in nats (at most ln 2 = 0.693)
     risk: float = 0.05  # at most: P(a token that the bound accepts has a divergence above js)

@@ -31,7 +31,7 @@ SURE, THRESHOLD = -0.7, -4.0
 @register("accept", "cascade")
 @dataclass(frozen=True, kw_only=True)
 class Cascade(Certifiable):
-    """Accepts unread the steps that the draft model is sure of; the target judges the others (ours)."""
+    """Accepts, without verifying, steps the draft is sure of; the target judges the others (ours)."""
 
     sure: float = SURE  # least log-probability of a token, under the draft, in a step kept unread
     threshold: float = THRESHOLD  # the same under the target, in a step that it reads
@@ -85,8 +85,8 @@ class Cascade(Certifiable):
             return f"thresholds {sure:g} (draft) and {threshold:g} (target), uncalibrated for this pair"
         return (
             f"thresholds {sure:.2f} (draft) and {threshold:.2f} (target), certified by {self.calibration}: with"
-            f" confidence {self.confidence:g} at most {self.risk:g} of the accepted steps, read or not, are ones that"
-            " the target would hardly say"
+            f" confidence {self.confidence:g} at most {self.risk:g} of the accepted steps, verified or not, are ones that"
+            " the target would hardly write"
         )
 
     def open(self, kit: Kit) -> CascadeSession:

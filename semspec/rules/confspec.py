@@ -34,7 +34,7 @@ BEST_SCORE = 9
 @register("accept", "confspec")
 @dataclass(frozen=True, kw_only=True)
 class ConfSpec(RuleBase):
-    """Accepts a step that the draft model is sure of; the target rates the others (ConfSpec)."""
+    """Accepts steps the draft model is sure of; the target rates the others (ConfSpec)."""
 
     sure: float = 0.9  # least expected digit / 9 of the draft to be believed; above 1: never
     threshold: float = 7.0  # the target's score, 0 to 9, from which a step stays
@@ -90,7 +90,7 @@ class ConfSpecSession(StepSession):
                 if rated < rule.threshold:
                     break
             kept += 1
-        note = f"the target was asked about {asked} of {len(confidences)}" if asked else ""
+        note = f"the target rated {asked} of {len(confidences)} steps" if asked else ""
         return Judgement(lambda unit: unit < kept, confidences, note)
 
     def _rated(

@@ -45,7 +45,7 @@ DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @register("accept", "fuzzy")
 @dataclass(frozen=True, kw_only=True)
 class Fuzzy(TokenRule):
-    """Keeps tokens where target and drafter have close distributions (FSD); else lossless."""
+    """Keeps tokens where the target's and drafter's distributions are close (FSD); else lossless."""
 
     threshold: float = 0.4
     divergence: str = "reverse_kl"  # kl: KL(p || q), reverse_kl: KL(q || p); js, tv

@@ -31,7 +31,7 @@ FIRST = Read(What.TOP_K, k=20)
 @register("accept", "glimprouter")
 @dataclass(frozen=True, kw_only=True)
 class GlimpRouter(RuleBase):
-    """Lets the small model write, unread, steps whose first token it is sure of (GlimpRouter)."""
+    """Keeps steps whose first token the small model is sure of, unverified (GlimpRouter)."""
 
     threshold: float = 1.0  # entropy of the first token, in nats, from which the target writes
 

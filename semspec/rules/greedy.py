@@ -18,7 +18,7 @@ BEST = Read(What.TOP_K, k=1)
 @register("accept", "greedy")
 @dataclass(frozen=True, kw_only=True)
 class Greedy(TokenRule):
-    """Keeps tokens that are the target's most likely ones; at a mismatch, writes the likeliest."""
+    """Keeps tokens that are the target's most likely ones; at a mismatch, writes that token."""
 
     needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
     greedy_only: ClassVar[bool] = True

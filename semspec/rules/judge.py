@@ -75,7 +75,9 @@ class JudgeSession(StepSession):
             written, _ = self.follow(context)
             if written < self.rule.first_by_target:
                 left = self.rule.first_by_target - written
-                return Verdict(handover=Handover(units=left), note="the first steps: the target's")
+                return Verdict(
+                    handover=Handover(units=left), note="the target writes the first steps"
+                )
         return (yield from super().judge(context, draft))
 
     def ponder(

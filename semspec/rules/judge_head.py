@@ -27,7 +27,7 @@ from semspec.types import LAST_STATES, PROBS, Context, What
 @register("accept", "judge_head")
 @dataclass(frozen=True, kw_only=True)
 class Judged(TokenRule):
-    """Keeps tokens that a linear head on the target's last state calls right; else lossless."""
+    """Keeps tokens that a linear head on the target's last state rates correct; else lossless."""
 
     threshold: float = 0.5
     head: str = "embedded/judge-head-tiny-target"  # a folder or a Hub repository[@revision]

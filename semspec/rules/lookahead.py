@@ -36,7 +36,7 @@ NO_LIMIT = 1 << 16  # a unit ends at the splitter's cap
 @register("accept", "lookahead")
 @dataclass(frozen=True, kw_only=True)
 class Lookahead(RuleBase):
-    """Accepts steps that mean what the target's own step would (Lookahead Reasoning)."""
+    """Accepts steps that mean the same as the target's own step (Lookahead Reasoning)."""
 
     compare: str = "nli"  # nli, embedding, oracle (the embedded world), exact
     # the model that compares; "": the default for ``compare``
@@ -112,7 +112,11 @@ class LookaheadSession(StepSession):
             scores.append(float(alike))
             if not alike or unit == stale:
                 # including the token that revealed the step's end: drawn again, it could be another
-                note = "repeats an earlier step" if alike else "the target's own step says another"
+                note = (
+                    "repeats an earlier step"
+                    if alike
+                    else "differs in meaning from the target's own step"
+                )
                 return Verdict(start, list(own.tokens), scores=scores, note=note)
         return Verdict(len(draft.tokens), scores=scores)
 

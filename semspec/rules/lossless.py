@@ -21,7 +21,7 @@ class Lossless(TokenRule):
 
     @classmethod
     def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str] | None:
-        return 1, "it leaves the target's law as it is"
+        return 1, "it keeps the target's distribution"
 
     def open(self, kit: Kit) -> LosslessSession:
         return LosslessSession(kit)

@@ -18,7 +18,7 @@ from semspec.types import Answer, Context, Draft
 @register("accept", "oracle")
 @dataclass(frozen=True, kw_only=True)
 class Oracle(RuleBase):
-    """Accepts a step iff it is true and may come next (problems of the embedded world only)."""
+    """Accepts a step if it is true and may come next (problems of the embedded world only)."""
 
     splits: ClassVar[frozenset[str] | None] = frozenset({"paragraph"})
 

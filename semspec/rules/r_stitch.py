@@ -46,7 +46,7 @@ MOST = 256  # limit of ``longest``: the target's tokens of a round need room aft
 @register("accept", "r_stitch")
 @dataclass(frozen=True, kw_only=True)
 class RStitch(RuleBase):
-    """Lets the small model write the tokens that it is sure of, the target the others (R-Stitch)."""
+    """Lets the small model write the tokens it is sure of, and the target the others (R-Stitch)."""
 
     threshold: float = 0.03  # normalised entropy, 0 to 1, from which the target writes a token
     longest: int = 64  # most tokens that the target writes at a time, even if it stays unsure
@@ -106,7 +106,7 @@ class RStitchSession:
             (doubt,) = entropies(ROW, answer[ROW])
             if doubt < self.rule.threshold or written[-1] in self.kit.stop_ids:
                 break
-        note = f"the target goes on for {len(written)}" if written else ""
+        note = f"the target writes {len(written)} tokens" if written else ""
         stuck = not draft.tokens and not written
         handover = Handover(units=1) if stuck else None
         return Verdict(len(draft.tokens), written, handover, scores=scores, note=note)

@@ -16,7 +16,7 @@ from semspec.types import Answer, Context, Draft
 @register("accept", "random")
 @dataclass(frozen=True, kw_only=True)
 class Random(RuleBase):
-    """Accepts a step with probability min(1, f_T / f_D), both uniform, or with probability ``rate``."""
+    """Accepts a step with probability min(1, f_T / f_D) of two uniform numbers, or with ``rate``."""
 
     rate: float | None = None  # accept with this probability instead, to match another rule's share
 

@@ -26,7 +26,7 @@ from semspec.types import LAST_STATES, Answer, Context, Draft, Query, Role
 @register("accept", "rsd")
 @dataclass(frozen=True, kw_only=True)
 class Rsd(RuleBase):
-    """Accepts a step that a process-reward model scores high enough (RSD)."""
+    """Accepts a step if a process-reward model scores it high enough (RSD)."""
 
     threshold: float = 0.7
     model: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/tiny-reward"))

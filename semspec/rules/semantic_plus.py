@@ -26,7 +26,7 @@ from semspec.types import Answer, Context, Draft, Read, Role, What
 @register("accept", "semantic_plus")
 @dataclass(frozen=True, kw_only=True)
 class SemanticPlus(Probed):
-    """Accepts a step whose meaning the target's richer probe rates probable enough (ours)."""
+    """Accepts a step if the target's richer probe finds its meaning probable enough (ours)."""
 
     # least semantic probability that is accepted; on the shipped probe's calibration set, 3 of 502
     # accepted steps are ones that the target would hardly say

@@ -26,7 +26,7 @@ from semspec.types import Role, What
 @register("accept", "semantic_risk")
 @dataclass(frozen=True, kw_only=True)
 class SemanticRisk(Probed):
-    """Accepts steps so that at most ``risk`` of them are ones the target would hardly say (ours)."""
+    """Limits to ``risk`` the share of accepted steps that the target would hardly write (ours)."""
 
     risk: float = 0.05  # at most: P(an accepted step has a semantic probability below ``least``)
     least: float = 0.05  # a step below this is one that the target would hardly say

@@ -36,7 +36,7 @@ from semspec.types import LOGPROBS, Answer, Context, Draft, Read, What
 @register("accept", "specguard")
 @dataclass(frozen=True, kw_only=True)
 class SpecGuard(RuleBase):
-    """Accepts a step by the small model's attention and log-probabilities, unread (SpecGuard)."""
+    """Accepts a step by the small model's attention and log-probabilities alone (SpecGuard)."""
 
     threshold: float = 0.5  # least joint score, 0 to 1
     beta: float = 0.5  # weight of the grounding; the confidence has 1 - beta

@@ -13,7 +13,7 @@ from semspec.rules.lossless import Lossless
 @register("accept", "token")
 @dataclass(frozen=True, kw_only=True)
 class Token(Lossless):
-    """Lossless verification, token by token, of drafts made by whole steps (SpecSampling)."""
+    """Verifies drafted steps token by token, losslessly (SpecSampling)."""
 
     splits: ClassVar[frozenset[str] | None] = frozenset({"paragraph", "sentence"})
 

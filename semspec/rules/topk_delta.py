@@ -25,7 +25,7 @@ from semspec.types import PROBS, Context, Read, What
 @register("accept", "topk_delta")
 @dataclass(frozen=True, kw_only=True)
 class TopKDelta(TokenRule):
-    """Keeps tokens among the target's top k, at most delta below its likeliest; else lossless."""
+    """Keeps tokens in the target's top k and at most delta below its top token; else lossless."""
 
     k: int = 10
     delta: float = 0.6

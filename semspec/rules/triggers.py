@@ -27,7 +27,7 @@ Mood = Literal["verify", "negative", "positive"]
 @register("accept", "triggers")
 @dataclass(frozen=True, kw_only=True)
 class Triggers(RuleBase):
-    """Lets the target write some tokens where a step opens with certain words (Speculative Thinking)."""
+    """Lets the target write some tokens if a step begins with certain words (Speculative Thinking)."""
 
     verify: tuple[str, ...] = ("verify", "think again", "recap", "check")
     negative: tuple[str, ...] = ("wait", "alternatively", "hold on", "another")

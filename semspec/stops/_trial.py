@@ -112,11 +112,11 @@ class Trial(Closes):
 
     def origin(self) -> str:
         if (found := self.certified) is None:
-            return f"stop: threshold {self.threshold:g}, uncalibrated: it guarantees nothing"
+            return f"stop: threshold {self.threshold:g}, uncalibrated, so without any guarantee"
         floor = f", hopeless below {found.floor or 'no score'}" if self.hopeless else ""
         return (
             f"stop: threshold {found.threshold:.4f}{floor}, certified by {self.calibration}: with confidence"
-            f" {self.confidence:g} at most {self.risk:g} of the answers go from right to wrong by a stop"
+            f" {self.confidence:g} at most {self.risk:g} of the answers turn from right to wrong because of a stop"
         )
 
     @property

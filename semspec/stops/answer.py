@@ -22,7 +22,7 @@ from semspec.types import LOGPROBS, Answer, Context, Generate, Query, Sampling, 
 @register("stop", "answer")
 @dataclass(frozen=True, kw_only=True)
 class ForcedAnswer(Trial):
-    """Closes the thinking once forced short answers agree and are confident (Dynasor, DEER)."""
+    """Ends the thinking once forced short answers agree and are confident (Dynasor, DEER)."""
 
     agree: int = 2  # times in a row that the same answer has to come
     longest: int = 24  # most tokens of a forced answer

@@ -17,7 +17,7 @@ from semspec.types import Context, Opinion
 @register("stop", "budget")
 @dataclass(frozen=True, kw_only=True)
 class Budget(Closes):
-    """Closes the thinking at the end of the step in which it has had so many tokens."""
+    """Ends the thinking after the step in which it reaches a number of tokens."""
 
     tokens: int = 4096
 

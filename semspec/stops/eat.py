@@ -26,7 +26,7 @@ BEST = Read(What.TOP_K, k=20)  # all other tokens count as one
 @register("stop", "eat")
 @dataclass(frozen=True, kw_only=True)
 class Eat(Trial):
-    """Closes the thinking once the first token of a forced answer is sure enough (EAT's entropy)."""
+    """Ends the thinking once the entropy of a forced answer's first token is low enough (EAT)."""
 
     smooth: float = 0.5  # weight of the newest entropy in the moving mean; 1: no smoothing
 

@@ -13,7 +13,7 @@ from semspec.stops._base import Never, StopBase
 @register("stop", "none")
 @dataclass(frozen=True, kw_only=True)
 class NoStop(StopBase):
-    """Never stops: the model thinks to its own end."""
+    """Never stops the thinking: the model ends it by itself."""
 
     plain: ClassVar[bool] = True
 

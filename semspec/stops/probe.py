@@ -39,7 +39,7 @@ class Gathering:
 @register("stop", "probe")
 @dataclass(frozen=True, kw_only=True)
 class Probed(Trial):
-    """Closes the thinking once a trained head on the target's states finds it enough for the answer."""
+    """Ends the thinking once a trained head on the target's states predicts a right answer."""
 
     probe: str | None = None  # a folder or Hub repository, made with train=true
 

@@ -590,7 +590,7 @@ def test_a_first_publish_that_fails_is_one_line(
     hub.make("models/alice/there", {"config.json": b"{}"})
     assert "alice/there exists and holds 1 files: add update=true" in line("repo=alice/there")
     assert "no right to write to nobody/new" in line("repo=nobody/new")
-    assert "is no repository's name" in line("repo=alice/ne w")
+    assert "is not a repository name" in line("repo=alice/ne w")
     assert not [name for name in hub.repos if name != "models/alice/there"]
     with monkeypatch.context() as patch:
         patch.setattr(constants, "HF_HUB_OFFLINE", True)

@@ -213,7 +213,7 @@ KILLED = {
     "a pickled judge of meaning": Killed(
         command="convert_nli",
         lines=("path={G}/nli out={F}/nli",),
-        refused="is there already: give another out=",
+        refused="already exists: give another out=",
         every=False,
     ),
     "a certificate": Killed(
@@ -244,7 +244,7 @@ KILLED = {
     "an artifact from the Hub": Killed(
         command="pull",
         lines=("repo=alice/store out={F}/store",),
-        refused="is there already: give another out=",
+        refused="already exists: give another out=",
     ),
 }
 NOT_KILLED = {

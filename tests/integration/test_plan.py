@@ -157,7 +157,7 @@ def test_a_plan_says_what_is_to_be_downloaded_and_fetches_no_weights(
 def test_offline_a_plan_says_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     told = planned(capsys, "model.path=nobody/knows", "draft=tiny")
     assert "nobody/knows: not downloaded, and the Hub cannot be asked" in told
-    assert "memory    not known before the models are" in " ".join(told.split("\n"))
+    assert "memory    unknown until the models are here" in " ".join(told.split("\n"))
 
 
 def test_the_embedded_pair_is_planned_without_torch_or_a_network() -> None:
@@ -242,10 +242,13 @@ def test_the_rule_that_was_chosen_and_why_is_printed(
     assert "rule: semantic_plus (embedded/probe-tiny-target-plus is a probe of" in first_lines()
     told = first_lines("model=qwq32b", "draft=r1-1.5b")
     assert "rule: logprob (no probe (plus, split=paragraph) is known for Qwen/QwQ-32B; its" in told
-    assert "its threshold is measured on the pair when the run begins, without a guarantee)" in told
+    assert (
+        "its threshold is measured on the pair at the start of the run, without a guarantee)"
+        in told
+    )
     assert "rule:" not in first_lines("accept=logprob") + first_lines("quiet=true")
     assert str(choose_rule(["split=token"])) == (
-        "rule: lossless (a token has no meaning that a probe could score; it leaves the target's law as it is)"
+        "rule: lossless (a token has no meaning that a probe could score; it keeps the target's distribution)"
     )
 
 

@@ -112,7 +112,7 @@ def test_lossless_tokens_need_one_server_that_drafts() -> None:
 def test_a_launch_refuses_what_the_run_would_refuse() -> None:
     for arguments, match in (
         (("accept=typical", "split=token"), "cannot give"),
-        (("accept=lossless", "split=token", "answer_by=target"), "knows no ahead="),
+        (("accept=lossless", "split=token", "answer_by=target"), "supports no ahead="),
         (("target_port=x",), "target_port=x: give a port, 1 to 65535"),
         (("start=maybe", "draft=none"), "give true or false"),
     ):

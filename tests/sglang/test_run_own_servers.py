@@ -166,7 +166,7 @@ def test_lossless_tokens_are_verified_inside_a_server_that_the_run_starts(tmp_pa
     own = finished(
         command(tmp_path / "own", "engine=sglang", *asked), more=variables(), seconds=WAIT
     )
-    assert "Traceback" not in own.stderr and "inside: the server drafts tokens by " in own.stdout
+    assert "Traceback" not in own.stderr and "inside: the server drafts tokens with " in own.stdout
     assert [file.name for file in (tmp_path / "own" / "servers").iterdir()] == ["target.log"]
     finished(command(tmp_path / "hf", "engine=hf", *asked), more=variables(), seconds=WAIT)
     texts = [[text for _, text, *_ in outcomes(tmp_path / name)] for name in ("own", "hf")]

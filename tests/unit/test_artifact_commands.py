@@ -135,7 +135,7 @@ def test_publish_shows_and_pull_refuses_without_a_network(
     for words, says in (
         ((where,), "repo= is missing"),
         ((where, "repo=it"), "give OWNER/NAME"),
-        ((where, "repo=me/it", "token=hf_abcdefghijklmnopqrst"), "a token is no option"),
+        ((where, "repo=me/it", "token=hf_abcdefghijklmnopqrst"), "a token is not an option"),
         ((where, "repo=me/it", "confirm=yes"), "confirm=yes: give true or false"),
         (("path=nowhere", "repo=me/it"), "no folder nowhere"),
         ((f"path={tmp_path}", "repo=me/it"), "has no manifest.json"),
@@ -146,7 +146,7 @@ def test_publish_shows_and_pull_refuses_without_a_network(
     (probe / "notes.txt").write_text("mine")
     assert "notes.txt is not in the manifest" in told(capsys, where, "repo=me/it", code=2, of=publish)  # fmt: skip
     assert "give OWNER/NAME" in told(capsys, "repo=it", code=2, of=pull)
-    assert "is there already" in told(capsys, "repo=me/it", f"out={probe}", code=2, of=pull)
+    assert "already exists" in told(capsys, "repo=me/it", f"out={probe}", code=2, of=pull)
     for module in (command, publish, pull):
         assert "usage: python -m semspec." in told(capsys, "--help", of=module)
 

@@ -298,7 +298,7 @@ def test_reports_and_comparisons_are_of_problems(tmp_path: Path) -> None:
     # the same two problems are lost in all four attempts: one loss each, not four
     a, b = made("a", lambda p: True), made("b", lambda p: p > 1)
     page = run_page(read_run(a))
-    assert "10 problems x 4 attempts" in page and "40 answers are there" in page
+    assert "10 problems x 4 attempts" in page and "40 answers are done" in page
     found = compare(a, b, margin=0.02)
     assert found.paired and found.problems == 10 and (found.lost, found.won) == (8, 0)
     assert found.quality.value == pytest.approx(-0.2)

@@ -106,7 +106,7 @@ def test_a_faster_run_is_found_faster_and_not_better(make: Make) -> None:
     assert found.quality.interval[0] < -0.1 and found.quality.p == 1.0
     told = "\n".join(sentences(found))
     assert "Speed: B is faster: 2.00 times as fast as A (95 %: 2.00 to 2.00" in told
-    assert "Quality: the data do not tell." in told
+    assert "Quality: the data cannot decide." in told
     assert compare(b, a).speed.verdict == "lower"
 
 
@@ -191,7 +191,7 @@ def test_unlike_runs_are_refused(make: Make, options: dict[str, Any], told: str)
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ({"plain": False}, "the target alone was not run beside b"),
+        ({"plain": False}, "b did not run the target alone"),
         ({"config": {"concurrency": 4}}, "concurrency"),
         ({"config": changed(engine={"threads": 8})}, "engine.threads"),
     ],

@@ -258,7 +258,7 @@ def test_a_pickled_head_is_refused_with_the_command_that_converts_it(
     assert not list(tmp_path.glob(".*"))
     main([f"path={folder}", f"out={out}"])  # again: the same artifact in its place
     inspection.check(out)
-    with pytest.raises(UserError, match="is there already: give another out="):
+    with pytest.raises(UserError, match="already exists: give another out="):
         convert(str(folder), target)
 
 

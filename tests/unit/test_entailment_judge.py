@@ -239,7 +239,7 @@ def test_a_model_in_shards_is_converted_whole(tmp_path: Path) -> None:
 
 
 def test_a_copy_does_not_replace_a_folder(pickled: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is there already: give another out="):
+    with pytest.raises(UserError, match="already exists: give another out="):
         convert(str(pickled), tmp_path)
     with pytest.raises(UserError, match="out= is missing"):
         convert(str(pickled), None)

@@ -237,12 +237,12 @@ def _text(shown: Any) -> str:
         ),
         (["experiment=semanticspec/figure2", "scale=tiny", "features=logprobs"], r"read no states"),
         (["experiment=semanticspec/figure2", "scale=tiny", "smaples=4"], r"did you mean 'samples'"),
-        (["experiment=semanticspec/figure2", "only=no such"], r"only= names nothing"),
-        (["experiment=adapld/table5"], r"nothing to run as one: .*adapld/table1 to table3"),
+        (["experiment=semanticspec/figure2", "only=no such"], r"only= matches nothing"),
+        (["experiment=adapld/table5"], r"cannot be run: .*adapld/table1 to table3"),
         (["experiment=semanticspec/table4", "scale=huge"], r"scale=huge: give real or tiny"),
         (["experiment=semanticspec/table4", "plan=perhaps"], r"plan=perhaps: give true"),
         (["experiment=ours/steps", "scale=real"], r"scale=real: give tiny"),
-        (["experiment=ours/steps", "only=no such"], r"only= names nothing"),
+        (["experiment=ours/steps", "only=no such"], r"only= matches nothing"),
         (["experiment=semanticspec/table4", "-m"], r"a sweep already: leave -m out"),
         (["experiment=semanticspec/table4", "--cfg"], r"'--cfg': beside experiment="),
         (["experiment=semanticspec/table4", "scale=tiny", "no_such=1"], r"no_such"),
@@ -331,7 +331,7 @@ def test_artifacts_of_the_tiny_scale_are_made_once(
     reproduce._make_first(["python make.py out=there"], console)
     assert (tmp_path / "there").stat().st_mtime_ns == before
     with pytest.raises(
-        UserError, match=r"other could not be made; by hand: python no\.py out=other"
+        UserError, match=r"other could not be made; run it yourself: python no\.py out=other"
     ):
         reproduce._make_first(["python no.py out=other"], console)
 

@@ -160,7 +160,9 @@ def test_the_pen_changes_hands_at_unsure_tokens_in_both_directions() -> None:
     # the draft is sure of 0, and its second token is thrown away; the target is unsure of 0 and sure of 1
     assert (first.kept, first.written) == ([0], [0, 1])
     assert first.passes == {"draft": 2, "target": 2}
-    assert first.scores == [pytest.approx(0, abs=1e-6)] and first.note == "the target goes on for 2"
+    assert (
+        first.scores == [pytest.approx(0, abs=1e-6)] and first.note == "the target writes 2 tokens"
+    )
     # after " It is" the draft goes on (" is" over and over, "." behind two), and shuts behind "."
     assert second.kept[:2] == [1, 3] and second.written[0] == 0
     lenient = solved(RStitch(threshold=0.6), target, draft, 3, split="token", draft_length=3)

@@ -151,7 +151,7 @@ def test_tokens_are_verified_by_a_server_that_drafts_and_the_rule_reads_nothing(
     monkeypatch.undo()
     monkeypatch.setattr(Hf, "offers", Hf.offers - {What.PROBS})
     monkeypatch.setattr(Hf, "verifies", lambda self, setup: (True, ""))
-    with pytest.raises(UserError, match="lossless tokens are verified inside a server that drafts"):
+    with pytest.raises(UserError, match="only a server that drafts can verify tokens losslessly"):
         solver_of(outside, monkeypatch, "auto", *TOKENS, "answer_by=target")
 
 

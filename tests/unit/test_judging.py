@@ -121,7 +121,7 @@ def test_the_card_says_how_many_of_the_drafted_steps_that_it_learned_from_are_wr
     assert wrong_among(known, range(4), "target") is None
     assert wrong_among(rows(None), range(8), "draft") is None
     line = _drafted({"truth": "oracle", "steps": 1200, "wrong": 150})
-    assert "1,200 of the rows to train on can be judged, 12.5% of them are wrong" in line
+    assert "1,200 of the training rows can be judged, 12.5% of them are wrong" in line
     assert _drafted(None) == "", "a probe that was trained before this was counted"
 
 

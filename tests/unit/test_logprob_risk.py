@@ -204,8 +204,8 @@ def test_an_artifact_names_either_its_probe_or_its_score(
         (["score=mean"], "score=mean: give probe or logprob or cascade"),
         (["score=logprob"], "give the calibration's folder"),
         (["score=logprob", "measure=true"], "or with measure=true to read: apart=FOLDER"),
-        (["score=logprob", "apart=x", "probe=y"], "asks no probe: leave probe= and out= out"),
-        (["score=logprob", "out=x"], "asks no probe: leave probe= and out= out"),
+        (["score=logprob", "apart=x", "probe=y"], "uses no probe: leave probe= and out= out"),
+        (["score=logprob", "out=x"], "uses no probe: leave probe= and out= out"),
         ([], "probe=FOLDER, or score=logprob"),
     ],
 )

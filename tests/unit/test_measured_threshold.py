@@ -163,7 +163,7 @@ def test_a_damaged_one_is_measured_again(cache: Path) -> None:
     (place / "config.json").write_text("{}")
     again, said = bench(OWN, DRAFTED)
     assert "measured now" in LogProb().measure(again).origin()
-    assert "the threshold is measured again" in said[0]
+    assert "measuring the threshold again" in said[0]
     assert MeasuredThreshold.load(place).chosen.own_steps == STEPS
 
 
@@ -220,7 +220,7 @@ def test_a_number_is_taken_and_called_uncalibrated(cache: Path) -> None:
     rule = LogProb(threshold=-3).measure(bench(OWN, DRAFTED)[0])
     assert rule.level == -3.0 and rule.measured() == {}
     assert rule.origin() == (
-        "threshold -3, uncalibrated for this pair: accept.threshold= was given by hand"
+        "threshold -3, uncalibrated for this pair: accept.threshold= was set by hand"
     )
     assert not cache.exists()
 

@@ -45,7 +45,7 @@ def test_the_target_is_asked_about_the_steps_that_the_draft_is_unsure_of_alone()
     assert verdict.keep == draft.ends[1]
     assert verdict.handover is not None and verdict.handover.units == 1
     assert verdict.scores == pytest.approx([8.5 / 9, 7 / 9, 2 / 9])
-    assert verdict.note == "the target was asked about 2 of 3"
+    assert verdict.note == "the target rated 2 of 3 steps"
 
 
 def test_a_draft_that_is_sure_costs_the_target_nothing() -> None:

@@ -358,7 +358,7 @@ def test_a_run_that_fits_is_solved_inside() -> None:
         (("accept=semantic_plus",), {"rules": ["logprob"]}, "(logprob)"),
         (("accept=semantic_plus", "accept.features=paper"), {}, "accept.features"),
         (("accept=logprob", "split=sentence"), {}, "split by paragraph, not by sentence"),
-        (("accept=logprob",), {"draft": "owner/other"}, "drafts by owner/other"),
+        (("accept=logprob",), {"draft": "owner/other"}, "drafts with owner/other"),
         (("accept=logprob", "split=token"), {}, "split=token"),
     ],
 )
@@ -395,9 +395,9 @@ def test_lossless_tokens_go_to_a_server_that_drafts() -> None:
     made = config(*tokens)
     assert why_not(made, THERE, {}) == ""
     assert asked_of(made, made.accept, THERE) == {"accept": "lossless"}
-    assert described(made, THERE).startswith("inside: the server drafts tokens by ")
+    assert described(made, THERE).startswith("inside: the server drafts tokens with ")
     assert "no small model" in why_not(made, None, {})
-    assert "drafts by" in why_not(
+    assert "drafts with" in why_not(
         config(*tokens, "draft.model.path=embedded/tiny-target"), THERE, {}
     )
     for refused in (
@@ -421,7 +421,7 @@ def test_a_server_of_its_own_is_not_started_for_what_cannot_be_done_inside(
     monkeypatch.setattr(Sglang, "check_machine", lambda *_: None)  # no SGLang is installed here
     tokens = ("draft=tiny", "accept=lossless", "split=token", "answer_by=target")
     config = configuration(*tokens, "engine=sglang")
-    with pytest.raises(UserError, match="verified inside a server that drafts") as refused:
+    with pytest.raises(UserError, match="only a server that drafts") as refused:
         Loaded(config)
     assert "\n" not in str(refused.value)
 

@@ -181,7 +181,7 @@ def test_short_latencies_keep_their_digits() -> None:
 def test_the_table_leaves_out_the_plain_mode() -> None:
     text = shown(result_table(summarise([a_line(n, plain=False) for n in range(10)])))
     assert "speed-up [95 %]" not in text
-    assert "note: the plain target was not run, so there is no speed-up" in text
+    assert "note: the target alone was not run, so there is no speed-up" in text
 
 
 def test_missing_figures_are_explained_in_notes() -> None:

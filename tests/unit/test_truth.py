@@ -81,4 +81,4 @@ def test_the_result_has_asked_and_measured_risk() -> None:
     assert rows["risk asked"] == ("-", "0.05")
     assert rows["risk measured [95 %]"] == ("-", "0.075 [0.026, 0.199]")
     (told,) = (note for note in notes(result) if note.startswith("risk asked"))
-    assert "probability below 0.1; measured: of 40 accepted drafted steps 3 are wrong" in told
+    assert "probability below 0.1; measured: 3 of 40 accepted drafted steps are wrong" in told

@@ -122,7 +122,7 @@ def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
     if target.exists():
         if out is None and (target / "config.json").is_file():
             return Converted(target, ["it was converted before"])
-        raise UserError(f"{target} is there already: give another out=")
+        raise UserError(f"{target} already exists: give another out=")
     told: list[str] = []
     with os_errors_as_user_errors(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ license: apache-2.0
 ---
 # {name}
 
-What ARC-Decode knows of `{model}`: the deviation of its input embeddings, and the constants of the bound by
+The ARC-Decode calibration of `{model}`: the deviation of its input embeddings, and the constants of the bound by
 which `accept=arc` keeps drafted tokens. Made by `python -m semspec.calibrate` for semspec, after "ARC-Decode:
 Risk-Bounded Acceptance for Sampling-Based Speculative Decoding", algorithm 1.
 
@@ -31,16 +31,16 @@ Risk-Bounded Acceptance for Sampling-Based Speculative Decoding", algorithm 1.
 | model | `{model}`, width {width}{revision} |
 | tokenizer | `{tokenizer}` |
 | texts | {texts} |
-| pairs | {positions} places of a text, {levels} levels of a draft; candidates among the {top} likeliest |
-| divergence | Jensen-Shannon in nats, on the union of both top {top}, smoothed by {smoothing:g} |
+| pairs | {positions} places per text, {levels} levels of a draft; candidates among the {top} likeliest tokens |
+| divergence | Jensen-Shannon in nats, on the union of both top-{top} sets, smoothed by {smoothing:g} |
 | quantiles | delta = {delta:g}{sequence}, correction {correction} at confidence {confidence:g}, alpha = {alpha:g}, fitted to {fit} pairs |
 
 | T | c_s' | alpha*kappa | tau |
 |---|---|---|---|
 {constants}
 
-*uniform*: candidates drawn evenly from the top {top}, as in algorithm 1. *drafted*: what the draft model
-proposed at the same places, where it was not the target's likeliest token: what a rule decides about.
+*uniform*: candidates drawn uniformly from the top {top}, as in algorithm 1. *drafted*: tokens that the draft model
+proposed at the same places and that are not the target's likeliest: the ones a rule has to decide on.
 
 | T | pairs | texts | mean JS | 99th percentile | JS <= U [95 %, Wilson] |
 |---|---|---|---|---|---|
@@ -100,7 +100,7 @@ def _row(setting: Setting, kind: str) -> str:
 def plots(evidence: Sequence[Tensor], settings: Sequence[Setting]) -> dict[str, str]:
     """Return bound.svg (each pair's divergence against its bound U) and divergence.svg (their distribution)."""
     bound = Plot("divergence against bound", "U = min(U_emb, U_logit)", "JS", y=(0, LARGEST_JS))
-    spread = Plot("divergences", "JS", "share of pairs at most that", x=(0, LARGEST_JS), y=(0, 1))
+    spread = Plot("divergences", "JS", "share of pairs up to that JS", x=(0, LARGEST_JS), y=(0, 1))
     rng = random.Random(0)
     largest = 0.0
     for pairs, setting in zip(evidence, settings, strict=True):

@@ -22,10 +22,10 @@ KINDS, RESPONSES = ("sparse", "dense"), ("target", "as_is")
 ALL = 1 << 48  # problems= of a finite corpus: take all rows
 SHARED = {  # useful options of semspec.train_probe
     "model=tiny": "the target: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
-    "problems=": "documents at most (200 of the embedded world; else all)",
+    "problems=": "most documents (200 of the embedded world; otherwise all)",
     "folder=": "the work; after a kill the same folder resumes (runs/KIND-MODEL)",
-    "part=": "2/4: what the target is asked for the second of four parts, and nothing else; with -m several of them"
-    " (1/4,2/4; all/4) by hydra/launcher=. Then the command without it (docs/scale-out.md)",
+    "part=": "2/4: only the target's work for the second of four parts; with -m several of them (1/4,2/4; all/4), started by"
+    " hydra/launcher=. Then run the command without part= (docs/scale-out.md)",
 }
 
 
@@ -41,28 +41,28 @@ class Options:
         "embedded", "the embedded world's questions; a JSONL, JSON, CSV or parquet file; or a data set OWNER/NAME of the"
         " Hub [revision=...]")
     responses: str = option(
-        "target", "the target answers the corpus's questions itself; as_is takes answers and texts as they stand"
+        "target", "target: the target answers the corpus's questions; as_is: use its answers and texts unchanged"
         " (columns: messages; question, prompt or instruction with response, answer, output or thinking; or"
-        " text alone; of messages the first question and its answer, without what a system turn says)", choices=RESPONSES)
-    out: str = option("", "the finished datastore", shown="FOLDER/datastore")
-    longest: int = option(-1, "tokens of an answer (dense: 1024; sparse: 0, all)", least=0, most=LARGEST, shown="")
-    depth: int = option(64, "sparse: tokens that a match can have at most", least=1, most=4096)
+        " text alone; of messages only the first question and its answer, without a system turn)", choices=RESPONSES)
+    out: str = option("", "the datastore's folder", shown="FOLDER/datastore")
+    longest: int = option(-1, "most tokens of an answer (dense: 1024; sparse: 0, all)", least=0, most=LARGEST, shown="")
+    depth: int = option(64, "sparse: most tokens in a match", least=1, most=4096)
     shard: int = option(
-        1 << 25, f"sparse: tokens that are sorted at a time, of {BYTES} bytes of memory each; fewer shards are faster", least=1000, most=LARGEST)
+        1 << 25, f"sparse: tokens to sort at a time, with {BYTES} bytes of memory each; fewer shards are faster", least=1000, most=LARGEST)
     dims: int = option(
-        64, "dense: of the keys (PCA); 64 suffice for states of any width, the paper finds", least=1, most=4096)
-    fit: int = option(1_000_000, "dense: states that normalisation and PCA are fitted to", least=1, most=1 << 40)
+        64, "dense: dimensions of the keys after PCA; the paper finds 64 enough for any width", least=1, most=4096)
+    fit: int = option(1_000_000, "dense: states to fit the normalisation and PCA to", least=1, most=1 << 40)
     index: str = option(
-        "auto", "dense: scann (fast), faiss (mapped) or exact; auto: scann from 20,000, faiss from 10 million entries on", choices=("auto", *NAMES))
+        "auto", "dense: scann (fast), faiss (memory-mapped) or exact; auto: scann from 20,000 entries, faiss from 10 million", choices=("auto", *NAMES))
     prompts: bool = option(
-        True, "dense: the places of prompts are entries, too, as the paper counts them; false: those of answers alone")
+        True, "dense: index positions in prompts, too, as the paper does; false: only those in answers")
     append: str = option(
-        "", "a datastore that the corpus is added to, with its depth, or its dims and its projection; it is replaced"
-        " unless out= is given", shown="")
+        "", "add the corpus to this datastore, with its depth, or its dims and projection; replaces it"
+        " unless you give out=", shown="")
     merge: str = option(
-        "", "[ONE,ANOTHER,...]: finished datastores that become one, without a corpus; dense ones must share a"
-        " projection, as those have that append= made", shown="")
-    leaves: int = option(0, "dense: lists of the index; 0: about the root of the entries", least=0, most=1 << 24)
+        "", "[ONE,ANOTHER,...]: merge finished datastores, without a corpus; dense ones must share a projection, as"
+        " those made with append= do", shown="")
+    leaves: int = option(0, "dense: lists of the index; 0: about the square root of the number of entries", least=0, most=1 << 24)
     # fmt: on
 
     def made_from(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ usage: python -m semspec.build_datastore kind=sparse|dense [model=NAME] [corpus=
 {described(Options, SHARED)}
 
 temperature= (0 is greedy), top_p=, min_p=, max_new_tokens=, batch=, seed=, domains=, definitions=, engine= and quiet=
-are as of python -m semspec.train_probe.
+work as in python -m semspec.train_probe.
 """
 
 

@@ -35,8 +35,8 @@ model-index:
 # {name}
 
 A semantic-probability probe of the {role} model `{model}`: from the model's states over a reasoning step it
-predicts how probable it is that the model, in this context, says something that means the same. Made by
-`python -m semspec.train_probe` for semspec's `accept=semantic` and its kin; after "Beyond Tokens:
+predicts the probability that the model, in this context, writes something with the same meaning. Made by
+`python -m semspec.train_probe` for semspec's `accept=semantic` and related rules, after "Beyond Tokens:
 Semantic-Aware Speculative Decoding" (SemanticSpec).
 
 | | |
@@ -48,7 +48,7 @@ Semantic-Aware Speculative Decoding" (SemanticSpec).
 | features | {features}: {inputs:,} numbers |
 | perceptron | {inputs:,} - {hidden} - 1, {activation}, loss {loss} |
 | data | {data} |
-| rows | {train_rows:,} to train on, {validation_rows:,} for validation, {test_rows:,} for the test; divided by problem |
+| rows | {train_rows:,} for training, {validation_rows:,} for validation, {test_rows:,} for the test; split by problem |
 {drafted}
 ## Measured on held-out problems
 
@@ -56,9 +56,9 @@ Semantic-Aware Speculative Decoding" (SemanticSpec).
 |---|---|---|---|---|---|
 {table}
 
-*own*: steps that this model sampled; *drafted*: steps of the other model, which is what a rule asks about.
-The lowest log-probability is what `accept=logprob` goes by; it only orders steps. An AUROC at 0.5 also counts how often a right step
-is said, which no rule asks.
+*own*: steps that this model sampled; *drafted*: steps of the other model, which are the ones a rule judges.
+The lowest log-probability is the score of `accept=logprob`; it only ranks steps. AUROC at 0.5 also depends on how often the model
+writes a right step, which no rule asks.
 {judging}
 ![calibration](calibration.svg) ![scatter](scatter.svg) ![learning curve](learning_curve.svg){states}
 """
@@ -160,7 +160,7 @@ def _drafted(counts: Mapping[str, Any] | None) -> str:
         return ""
     share = counts["wrong"] / counts["steps"]
     return (
-        f"| drafted steps | {counts['steps']:,} of the rows to train on can be judged, {share:.1%} of them are wrong;"
+        f"| drafted steps | {counts['steps']:,} of the training rows can be judged, {share:.1%} of them are wrong;"
         f" right is by {counts['truth']} |\n"
     )
 

@@ -161,7 +161,7 @@ def section(judging: Mapping[str, Any]) -> str:
 SECTION = """
 ## Right and wrong drafted steps
 
-What a rule needs is told apart here: AUROC of right against wrong steps of the draft model.
+How well the probe separates right from wrong steps of the draft model, which is what a rule needs (AUROC).
 
 | | steps | wrong | AUROC right / wrong [95 %] | of the lowest log-probability |
 |---|---|---|---|---|
@@ -170,7 +170,7 @@ What a rule needs is told apart here: AUROC of right against wrong steps of the 
 {notes} Intervals by bootstrap over problems.
 """
 FRESH = (
-    "Fresh problems: {problems} of the embedded world (seed {seed}), drafted at T = {temperature:g} behind true steps that the world words;"
+    "Fresh problems: {problems} of the embedded world (seed {seed}), drafted at T = {temperature:g} after true steps worded by the world;"
     " right is by the oracle."
 )
 PAIRS = """\

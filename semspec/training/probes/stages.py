@@ -154,8 +154,8 @@ class Sampling:
             own = [places for _, places in units(self.config, chains, cuts, shard)]
             planned = replace(planned, contexts=sum(map(len, own)))
             if not own:
-                lacks = f"part {shard} has nothing to sample: there are fewer units than parts"
-                steps.say(f"{lacks}; a smaller batch= makes more")
+                lacks = f"part {shard} has nothing to sample: there are fewer groups of contexts than parts"
+                steps.say(f"{lacks}; a smaller batch= makes more groups")
         args = (self.config, self.pair, chains, cuts, planned, self.folder)
         with steps.stage("sampling", planned.samples) as tell:
             sample(*args, tell.by, steps.say, shard)

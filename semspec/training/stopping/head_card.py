@@ -16,9 +16,9 @@ tags: [semspec, speculative-decoding, stop_probe, early-exit]
 ---
 # {name}
 
-A head on the states of `{model}` that says at the end of a reasoning step how probable it is that an answer, asked for now,
-would be right: `stop=probe` closes the thinking by it. Made by `python -m semspec.calibrate_stop stop=probe train=true`.
-By itself it promises nothing: `stop.risk=` takes its threshold from a calibration (docs/thinking_less.md).
+A head on the states of `{model}` that predicts, at the end of a reasoning step, how probable it is that an answer forced
+now would be right. `stop=probe` ends the thinking with it. Made by `python -m semspec.calibrate_stop stop=probe train=true`.
+The head alone guarantees nothing: `stop.risk=` takes its threshold from a calibration (docs/thinking_less.md).
 
 | | |
 |---|---|
@@ -26,10 +26,10 @@ By itself it promises nothing: `stop.risk=` takes its threshold from a calibrati
 | tokenizer | `{tokenizer}` |
 | steps | split={split} |
 | temperature | {sampled:g} |
-| the thinking was closed by | `{words}`, the answer begun by `{answer}` |
+| forced answer | the thinking is closed with `{words}`, the answer begins with `{answer}` |
 | features | {features}: {inputs:,} numbers |
 | perceptron | {inputs:,} - {hidden} - 1, {activation}, loss {loss} |
-| data | {problems:,} problems of {benchmark}, written with accept={rule}; at {right:.0%} of the {rows:,} ends of steps the answer was right |
+| data | {problems:,} problems of {benchmark}, solved with accept={rule}; the answer was right at {right:.0%} of the {rows:,} ends of steps |
 
 ## Measured on held-out problems
 
@@ -39,8 +39,8 @@ By itself it promises nothing: `stop.risk=` takes its threshold from a calibrati
 | ends of steps | {rows_of} |
 | answer right | {right_of} |
 
-AUROC on the test's: **{auroc:.3f}** [{low:.3f}, {high:.3f}] (95 %, bootstrap over problems); of the length of the thinking so far alone:
-{length:.3f}. Expected calibration error: {ece:.3f}.
+AUROC on the test problems: **{auroc:.3f}** [{low:.3f}, {high:.3f}] (95 %, bootstrap over problems); by the length of the thinking so
+far alone: {length:.3f}. Expected calibration error: {ece:.3f}.
 """
 WHERE = {"step": "the step's tokens", "closing": "the tokens that close the thinking and begin the answer"}  # fmt: skip
 
