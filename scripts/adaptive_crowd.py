@@ -62,8 +62,8 @@ def text(found: Mapping[str, Any]) -> str:
     """Return the text between the page's marks."""
     rows, of = found["rows"], found["of"]
     lines = [
-        f"{len(rows)} rows, {MANY * of['problems']} problems each and {MANY} groups at least ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways,"
-        f" each time by a solver that begins with nothing learned, at most {of['tokens']} tokens; {found['provenance']['machine']['cpu']}, one thread."
+        f"{len(rows)} rows of {MANY * of['problems']} problems and at least {MANY} groups ({SMALL} times as many where the copier answers), with answers of at most {of['tokens']} tokens."
+        f" Each problem is solved {of['turns']} times with and without drafts, each time by a solver that has learned nothing yet. {found['provenance']['machine']['cpu']}, one thread."
         f"{summary(rows)}",
         "",
     ]
@@ -83,8 +83,8 @@ def _table(
         for heading in (
             f"{size} at a time [95 %] (answers alone)",
             "by CPU time",
-            "rounds with a draft; drafted, kept",
-            *["texts equal to the target's own"] * (not temperature),
+            "rounds with a draft; tokens drafted, accepted per draft",
+            *["answers equal to the target's own"] * (not temperature),
         )
     ]
     cells = []
@@ -103,5 +103,5 @@ FIGURES = FiguresPage(
     "docs/measurements/never_slower.md",
     MARKS,
     text,
-    "the code has changed since this was measured",
+    "the code has changed since the figures were measured",
 )

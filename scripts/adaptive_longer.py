@@ -36,7 +36,7 @@ def first_table() -> dict[str, Any]:
     """Return the rows of the first table that are below the aim."""
     at = ROOT / "results/never-slower.json"
     if not at.exists():
-        raise UserError(f"{at} is not there: run make never-slower first")
+        raise UserError(f"{at} is missing: run make never-slower first")
     rows = json.loads(at.read_text(encoding="utf-8"))["rows"]
     return {key: row for key, row in rows.items() if speed(row)[0] < WANTED}
 
@@ -57,17 +57,17 @@ def text(found: Mapping[str, Any]) -> str:
     together = {"groups": [group for row in rows.values() for group in row["groups"]]}
     return "\n".join(
         [
-            f"{len(rows)} rows, {LONGER * of['problems']} problems each ({SMALL} times as many of the copier's), in {of['turns']} turn(s), in both ways each;"
-            f" {found['provenance']['machine']['cpu']}, one thread. {len(missed(rows))} are below {WANTED:.2f}x; all of them together have {spoken(together)}."
+            f"{len(rows)} rows of {LONGER * of['problems']} problems ({SMALL} times as many where the copier answers), solved with and without drafts in {of['turns']} turn(s)."
+            f" {found['provenance']['machine']['cpu']}, one thread. {len(missed(rows))} rows are below {WANTED:.2f}x; all rows taken together have {spoken(together)}."
             f"{greedy_told(rows)}",
             "",
             *markdown(
                 [
                     "drafter / text / T",
                     "in the first table [95 %] (answers alone)",
-                    "in a longer run",
-                    "by CPU time",
-                    "rounds with a draft; drafted, kept",
+                    "in the longer run [95 %] (answers alone)",
+                    "the same by CPU time",
+                    "rounds with a draft; tokens drafted, accepted per draft",
                 ],
                 [
                     [
@@ -89,5 +89,5 @@ FIGURES = FiguresPage(
     "docs/measurements/never_slower.md",
     MARKS,
     text,
-    "the code has changed since this was measured",
+    "the code has changed since the figures were measured",
 )

@@ -40,10 +40,10 @@ DRAFTERS = {
 # these need no draft model, head or corpus of the target; on repetitive texts the target is the one that writes them
 COPYING = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
 TEXTS = {
-    "synthetic": "Chains of thought, which repeat little",
-    "editing": "A list written down again with one value changed",
+    "synthetic": "Chains of thought, with little repetition",
+    "editing": "A list copied with one value changed",
     "grounded": "Facts quoted from a paragraph",
-    "periodic": "A phrase over and over",
+    "periodic": "One phrase repeated many times",
 }
 OWN = "synthetic"  # what the embedded pair was trained for; its drafts are almost always wrong on the others
 PERIODS = ("a b ", "one two three ", "x=1; ", "Monday ", "to be or not ", "7 + 7 = 14, ")
@@ -202,8 +202,8 @@ def summary(rows: Mapping[str, Mapping[str, Any]]) -> str:
     low = missed(rows)
     both = sum(speed(row, "cpu")[0] < WANTED for row in low)
     return (
-        f" The median is {median(speeds.values()):.2f}x by the wall clock, and the least {speeds[least]:.2f}x ({least})."
-        f" Of the {len(low)} rows that are below {WANTED:.2f}x by the wall clock {both} are by CPU time, too."
+        f" By the wall clock, the median is {median(speeds.values()):.2f}x and the lowest {speeds[least]:.2f}x ({least})."
+        f" Of the {len(low)} rows below {WANTED:.2f}x by the wall clock, {both} are also below it by CPU time."
         f"{greedy_told(rows)}"
     )
 
@@ -211,9 +211,7 @@ def summary(rows: Mapping[str, Mapping[str, Any]]) -> str:
 def greedy_told(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Return how many greedy texts are the target's own."""
     equal, answers = equal_texts([row for key, row in rows.items() if key.endswith("/0")])
-    return (
-        f" Greedy texts (T = 0) are equal to the target's own in {equal:,} of {answers:,} answers."
-    )
+    return f" At T = 0, {equal:,} of {answers:,} answers are the target's own text."
 
 
 def equal_texts(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:

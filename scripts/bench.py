@@ -110,7 +110,7 @@ def show(result: dict[str, Any], console: Console) -> None:
             times.add_row(name, f"{a:.2f}", f"{b:.2f}", f"{b / a:.1f}")
     console.print(times)
     console.print(show_startup(result["startup"]))
-    outside = table("outside model passes", "", "share", "microseconds a round")
+    outside = table("outside model passes", "", "share", "microseconds per round")
     for name, f in result["outside_passes"].items():
         outside.add_row(name, f"{100 * f['share']:.1f} %", f"{f['microseconds_per_round']:.0f}")
     for length, microseconds in result["outside_passes_by_context"].items():
@@ -132,7 +132,7 @@ def _named(f: dict[str, Any]) -> dict[str, float | None]:
     return {
         "a token, greedy": f["token_greedy"],
         "a token, sampled": f["token_sampled"],
-        "the same by model.generate": f["token_transformers"],
+        "a token by model.generate": f["token_transformers"],
         **{f"scoring {count} tokens": took for count, took in f["score"].items()},
         **{f"a token at context {length}": took for length, took in f["token_at"].items()},
         "weights, MB": f["weights_mb"],

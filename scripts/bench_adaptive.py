@@ -1,4 +1,4 @@
-"""`make never-slower`: check that no drafter is slower than no drafts: each, lossless, in turn with the target alone.
+"""`make never-slower`: measure whether any lossless drafter is slower than no drafts, in turn with the target alone.
 
     python scripts/bench_adaptive.py [--drafters lm suffix] [--texts synthetic editing] [--problems 8]
     python scripts/bench_adaptive.py --at-once 4 16      the second table: several problems at a time (adaptive_crowd.py)
@@ -64,17 +64,17 @@ def text(found: Mapping[str, Any]) -> str:
     rows, of = found["rows"], found["of"]
     temperatures = of["temperatures"]
     lines = [
-        f"{len(rows)} rows, {of['problems']} problems each ({SMALL} times as many of the copier's), solved {of['turns']} times in both ways, each time by a solver that"
-        f" begins with nothing learned, {of['concurrency']} at a time, at most {of['tokens']} tokens; {found['provenance']['machine']['cpu']}, one thread."
+        f"{len(rows)} rows of {of['problems']} problems ({SMALL} times as many where the copier answers), {of['concurrency']} at a time, with answers of at most {of['tokens']} tokens."
+        f" Each problem is solved {of['turns']} times with and without drafts, each time by a solver that has learned nothing yet. {found['provenance']['machine']['cpu']}, one thread."
         f"{summary(rows)}",
         "",
         *markdown(
             [
-                "Rows",
-                f"whole interval at {WANTED:.2f}x or above",
-                "at it or above, interval reaches below",
-                "below, interval reaches it",
-                "whole interval below",
+                "Number of rows",
+                f"interval entirely at or above {WANTED:.2f}x",
+                f"at or above {WANTED:.2f}x, interval extends below",
+                f"below {WANTED:.2f}x, interval reaches it",
+                f"interval entirely below {WANTED:.2f}x",
             ],
             [
                 [f"{what}, {clock}", *_places([of_row(row, short) for row in rows.values()])]
@@ -88,8 +88,10 @@ def text(found: Mapping[str, Any]) -> str:
         "",
     ]
     headings = ["", *(f"T = {t:g} [95 %] (answers alone)" for t in temperatures)]
-    more = [f"T = {t:g}: rounds with a draft; drafted, kept" for t in temperatures]
-    more += ["T = 0: texts equal to the target's own"] * (0 in temperatures)
+    more = [
+        f"T = {t:g}: rounds with a draft; tokens drafted, accepted per draft" for t in temperatures
+    ]
+    more += ["T = 0: answers equal to the target's own"] * (0 in temperatures)
     for name, title in TEXTS.items():
         own = [d for d in of["drafters"] if any(f"{d}/{name}/{t:g}" in rows for t in temperatures)]
         if own:
@@ -97,7 +99,7 @@ def text(found: Mapping[str, Any]) -> str:
             lines += [f"### {title} (`{name}`)", "", *markdown([*headings, *more], cells), ""]
     others = [name for name in of["texts"] if name != OWN]
     if len(others) > 1:
-        lines += [f"### {', '.join(f'`{name}`' for name in others)} together", ""]
+        lines += [f"### {', '.join(f'`{name}`' for name in others)} taken together", ""]
         clocks = [f"T = {t:g} by CPU time" for t in temperatures]
         cells = [
             [d, *(_together(rows, d, others, t, c) for c in CLOCKS for t in temperatures)]
@@ -135,7 +137,7 @@ FIGURES = FiguresPage(
     "docs/measurements/never_slower.md",
     MARKS,
     text,
-    "the code has changed since this was measured",
+    "the code has changed since the figures were measured",
 )
 
 
@@ -148,19 +150,25 @@ def main() -> int:
         __doc__,
         problems=(
             8,
-            "of each row; where several are under way four times as many, and four groups at least",
+            "problems per row; with --at-once, four times as many and at least four groups",
         ),
-        drafters=([], "which of them; all of the table unless given"),
-        texts=([], "which of them, likewise"),
-        temperatures=([], "which of them, likewise"),
+        drafters=([], "which drafters; default: all"),
+        texts=([], "which texts; default: all"),
+        temperatures=([], "which temperatures; default: all"),
         turns=(
             3,
-            "in which each problem is solved in both ways, each beginning with nothing learned",
+            "turns, each by a new solver that solves every problem with and without drafts",
         ),
-        tokens=(256, "of an answer at most"),
-        at_once=([1], "problems under way at a time: with more than one it is the other table"),
-        longer=(False, "the rows that the first table has below the aim, over more problems"),
-        cpu=(False, "decide by CPU time: other work is running here"),
+        tokens=(256, "most tokens of an answer"),
+        at_once=(
+            [1],
+            "problems at a time; more than one writes the table of make never-slower-together",
+        ),
+        longer=(
+            False,
+            "measure the rows of the first table below the aim again, over more problems",
+        ),
+        cpu=(False, "decide by CPU time, because other work runs on this machine"),
         **FIGURES.options,
     ).parse_args()
     alone = a.at_once == [1]

@@ -106,11 +106,11 @@ def main() -> int:
         lines.add_row(*line)
     console.print(lines)
     known, without = worst(costs, seconds)
-    console.print(f"At most {known:.0%} off; {without:.0%} without the context's price.")
+    console.print(f"Largest error: {known:.0%}; {without:.0%} if the context's price is ignored.")
     for (_, kind, _), curve in sorted(costs.curves.items()):
         price = curve.price
         console.print(
-            f"{kind}: {1e6 * price.fetched:.2f} us a position, {1e6 * price.computed:.3f} for each token"
+            f"{kind}: {1e6 * price.fetched:.2f} us per position, and {1e6 * price.computed:.3f} for each token"
         )
     return 0
 

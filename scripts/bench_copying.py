@@ -40,8 +40,8 @@ HEADINGS = (
     "passes saved",
     "seconds saved [95 %]",
     "speed-up [95 %]",
-    "tokens a pass",
-    "kept of drafted",
+    "tokens per pass",
+    "drafted tokens accepted",
 )
 ROOTS = ("Solver", "Solve", "ratio_interval")
 PROBLEMS = 8
@@ -81,9 +81,11 @@ def text(found: Mapping[str, Any]) -> str:
     for part in found["texts"].values():
         rows = [row for row in part["rows"] if row["config"] != "plain"]
         machine = part["provenance"]["machine"]
-        says = f"Problems: {rows[0]['problems']}, greedy; {machine['cpu']}, one thread."
+        says = f"{rows[0]['problems']} problems, greedy; {machine['cpu']}, one thread."
         if part["right"] is not None:
-            says += f" The target alone makes {part['right']} of the edits as the repository did."
+            says += (
+                f" The target alone makes {part['right']} of the edits the way the repository did."
+            )
         lines += [f"### {part['title']}", "", says, "", *markdown(HEADINGS, [_cells(r) for r in rows]), ""]  # fmt: skip
     return "\n".join(lines).rstrip("\n")
 
@@ -123,8 +125,8 @@ FIGURES = FiguresPage(
 def main() -> int:
     a = parser(
         __doc__,
-        problems=(PROBLEMS, "of each kind of text"),
-        only=(list(KNOWN), "which of them"),
+        problems=(PROBLEMS, "problems of each kind of text"),
+        only=(list(KNOWN), "which kinds of text"),
         **FIGURES.options,
     ).parse_args()
     if (ended := FIGURES.asked(a, digest)) is not None:

@@ -168,7 +168,7 @@ def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    drafters = ("", "all of them, unless they are given")
+    drafters = ("", "names, separated by commas; default: all")
     known = bench.options(__doc__, pair=False, problems=20, rounds=60, repeats=5, drafters=drafters)
     known.add_argument("--lengths", default="1024,2048,4096,8192,16384,32768")
     given = known.parse_args(arguments)

@@ -147,7 +147,7 @@ def main() -> None:
                 models = 1000 * statistics.median(one.models / one.tokens for one in turns)
                 print(
                     f"{count:3d} at a time  {name:22s} {speed:7.1f} tokens/s, {statistics.median(ratios):.2f}x SGLang alone"
-                    f" ({min(ratios):.2f} to {max(ratios):.2f}); {wall:.2f} ms a token, {models:.2f} in models",
+                    f" ({min(ratios):.2f} to {max(ratios):.2f}); {wall:.2f} ms per token, {models:.2f} in models",
                     flush=True,
                 )
                 kept.append({"requests": count, "arm": name, "turns": [asdict(t) for t in turns]})

@@ -198,10 +198,10 @@ def _alone(alone: Mapping[str, Any]) -> list[str]:
         loads = " / ".join(f"{r['load']:.0f}" for r in own if r and "load" in r)
         listed.append([f"`{name}`", *times, f"{last['drafted']:.0f}", f"{learnt} us", loads])
     return _table(
-        "Milliseconds a round for drafting alone, without a model (width 5,120, vocabulary 151,936, one"
-        " thread): CPU time of the process, median / mean over rounds; of each round the least of"
-        f" {repeats} run{'s' * (repeats > 1)} or more. Load: processes that wanted one of the two cores meanwhile.",
-        ["", *(f"{n:,} tokens" for n in lengths), "nodes", "a token of the prompt", "load"],
+        "Drafting alone, without a model (width 5,120, vocabulary 151,936, one thread): milliseconds of CPU time per"
+        f" round, median / mean over rounds, each timed as the fastest of at least {repeats} run{'s' * (repeats > 1)}. Load: the"
+        " processes that wanted one of the two cores at the time.",
+        ["", *(f"{n:,} tokens" for n in lengths), "nodes", "reading a prompt token", "load"],
         listed,
     )
 
@@ -214,8 +214,8 @@ def _pair(pair: Mapping[str, Any]) -> list[str]:
         shares = [" / ".join(f"{v:.2f}" for v in (reuse.get(k) or {}).values()) for k in PARTS]
         listed.append([f"`{name}`", *(f"{tau:.2f}" if tau else "" for tau in taus), *shares])
     return _table(
-        "tau (tokens gained a verification) on the embedded pair's ordinary problems, how places were"
-        " found, and what the accepted path ended with:",
+        "tau (tokens gained per verification) on the embedded pair's ordinary problems, how the drafter found the"
+        " place to copy from, and where the accepted path ended:",
         ["", "T = 0", "T = 1", "found lexically / by meaning / not, T = 1",
          "main / branch / successor / mismatch, T = 1"],
         listed,
@@ -229,8 +229,8 @@ def _sparse(sparse: Mapping[str, Any]) -> list[str]:
         for count, row in _counted(sparse)
     ]  # fmt: skip
     return _table(
-        "A question to a sparse datastore, milliseconds (CPU time, median / 90th percentile), synthetic text:",
-        ["tokens", "longest match", "with its tree", "sorted in", "opened in"],
+        "A query to a sparse datastore of synthetic text, milliseconds of CPU time (median / 90th percentile):",
+        ["tokens", "longest match", "match and its tree", "time to sort", "time to open"],
         listed,
     )
 
@@ -246,9 +246,10 @@ def _dense(stores: Mapping[str, Any]) -> list[str]:
     if not listed:
         return []
     return _table(
-        "A question to a dense datastore, the same, synthetic clustered keys of 64 dimensions, 10 neighbours:",
-        ["index", "entries", "milliseconds", "recall@10", "bytes an entry", "built in", "hashed in",
-         "opened in", "first question"],
+        "A query for 10 neighbours to a dense datastore of synthetic clustered keys with 64 dimensions, milliseconds of"
+        " CPU time (median / 90th percentile):",
+        ["index", "entries", "milliseconds", "recall@10", "bytes per entry", "time to build", "time to hash",
+         "time to open", "first query"],
         listed,
     )  # fmt: skip
 

@@ -134,7 +134,7 @@ def show_passes(result: Mapping[str, Any], console: Console) -> None:
         both = (f"{result['passes'][kind][count]:.2f}" for kind in ("chain", "tree"))
         costs.add_row(f"{count} drafted", *both)
     console.print(costs)
-    outside = table("outside the target's passes", "", "ms a round", "share")
+    outside = table("outside the target's passes", "", "ms per round", "share")
     for name, f in result["outside_target"].items():
         outside.add_row(name, f"{f['milliseconds_a_round']:.2f}", f"{100 * f['share']:.0f} %")
     console.print(outside)

@@ -32,7 +32,7 @@ FIGURES = FiguresPage(
     "docs/rivals.md",
     page.MARKS,
     lambda found: page.text(found).rstrip("\n"),
-    "the code or models have changed since the rivals were measured",
+    "the code or the models have changed since the figures were measured",
 )
 ROOTS = ("Solver",)  # where the code behind our answers starts
 PROBLEMS, REPEATS = 20, 3
@@ -79,12 +79,12 @@ def collect(
 def main() -> int:
     a = parser(
         __doc__,
-        problems=(PROBLEMS, "of each workload"),
+        problems=(PROBLEMS, "problems of each workload"),
         repeats=(REPEATS, "timed rounds"),
-        quick=(False, "one short answer, nothing is written: does it work?"),
-        workloads=(list(workloads.KNOWN), "which of them"),
-        rivals=(list(catalogue.RIVALS), "which engines; ours and the reference are needed"),
-        core=(-1, "the core that all of them run on; -1: the last one that is allowed, -2: any"),
+        quick=(False, "a trial: one short answer, no page is written"),
+        workloads=(list(workloads.KNOWN), "which workloads"),
+        rivals=(list(catalogue.RIVALS), "which engines; semspec and transformers are required"),
+        core=(-1, "the core for all engines; -1: the last allowed one, -2: any"),
         **FIGURES.options,
     ).parse_args()
     if (ended := FIGURES.asked(a, digest)) is not None:
@@ -92,7 +92,7 @@ def main() -> int:
     check_known(a.workloads, workloads.KNOWN)
     check_known(a.rivals, catalogue.RIVALS)
     if missing := {catalogue.OURS, catalogue.REFERENCE} - set(a.rivals):
-        raise UserError(f"--rivals lacks {missing.pop()}, which the others are held against")
+        raise UserError(f"--rivals lacks {missing.pop()}, which the others are compared with")
     core = {-1: max(os.sched_getaffinity(0)), -2: None}.get(a.core, a.core)
     config.register_configs()
     sizes = QUICK if a.quick else {"problems": a.problems, "repeats": a.repeats}

@@ -136,7 +136,7 @@ def main() -> int:
     torch.set_num_threads(1)
     rows = [r for v in a.vocabularies for r in measured(a.rounds, v, a.width)]
     names = ("vocabulary", "draft", "rule")
-    numbers = ("ms a verdict", "beyond lossless", f"of a pass of {PASS:g} ms")
+    numbers = ("ms per verdict", "more than lossless", f"share of a pass of {PASS:g} ms")
     shown = table("one thread", *names, *numbers, names=len(names))
     for row in rows:
         share, beyond = f"{100 * row['share_of_pass']:.1f} %", f"{row['beyond_lossless_ms']:+.2f}"

@@ -121,13 +121,13 @@ def main() -> int:
         own, options = own[:at], own[at + 1 :]
     a = parser(
         __doc__,
-        table=(["hf", "tokens", "wrong"], f"which: {', '.join(TABLES)}"),
-        clients=(CLIENTS, "at a time"),
-        turns=(TURNS, "of every arm"),
-        only=([OVERHEAD, "load"], "what is measured"),
+        table=(["hf", "tokens", "wrong"], f"which tables: {', '.join(TABLES)}"),
+        clients=(CLIENTS, "numbers of concurrent clients"),
+        turns=(TURNS, "turns of every mode"),
+        only=([OVERHEAD, "load"], "what to measure"),
         partly=(
             False,
-            "write the page although parts are missing; it says which, and which tables are of earlier",
+            "write the page even if parts are missing; it names them and marks older tables with their revision",
         ),
         **FIGURES.options,
     ).parse_args(own)

@@ -44,6 +44,7 @@ SAMPLINGS: dict[str, tuple[str, ...]] = {
 }
 FIRST = "T = 1"
 PLAIN = "none"
+VERDICTS = {"faulty": "**faulty**", "as the model": "no fault found"}  # as the page shows them
 ONCE = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")  # only with the first sampling
 LLAMA_KINDS = (PLAIN, "draft model", "draft model, probabilistic", "ngram-simple", "ngram-map-k",
                "ngram-map-k4v", "ngram-mod", "ngram-cache")  # fmt: skip
@@ -203,7 +204,14 @@ def collect(engines: Sequence[str], detect: float) -> dict[str, Any]:
 
 def page(found: Mapping[str, Any]) -> str:
     """Return the text between the page's marks."""
-    headings = ("speculation", "sampling", "greedy", "drawn", "drafts kept", "verdict")
+    headings = (
+        "speculation",
+        "sampling",
+        "matching greedy tokens",
+        "sampled outcomes",
+        "accepted draft tokens",
+        "verdict",
+    )
     lines = []
     for engine, version in found["versions"].items():
         rows = [one for one in found["rows"] if one["engine"] == engine]
@@ -217,15 +225,15 @@ def _cells(one: Mapping[str, Any]) -> list[str]:
         return [one["kind"], one["sampling"], "", "", "", one["error"]]
     greedy, drawn, drafts = one["greedy"], one["sampled"], one["drafts"]
     texts = "" if greedy is None else f"{greedy['agreed']} of {greedy['tokens']}"
-    outcomes = f"{drawn['outcomes_per_prefix']} after each prompt"
+    outcomes = f"{drawn['outcomes_per_prefix']} per prompt"
     if drawn["stopped"] == "evidence":
-        said = f"{outcomes}, evidence 10^{drawn['log10_evidence']:.0f} to 1"
+        said = f"{outcomes}; evidence 10^{drawn['log10_evidence']:.0f} to 1"
     else:
         least = min(t["adjusted_p"] for t in one["strongest"])
-        said = f"{outcomes}, least p {least:.2g}; found would be {drawn['detectable_total_variation']:.2f}"
+        said = f"{outcomes}; lowest p {least:.2g}; detectable {drawn['detectable_total_variation']:.2f}"
     kept = "" if not drafts else f"{drafts['kept']:,}"
     kept += f" of {drafts['drafted']:,}" if drafts and drafts["drafted"] is not None else ""
-    verdict = "**faulty**" if one["verdict"] == "faulty" else one["verdict"]
+    verdict = VERDICTS.get(one["verdict"], one["verdict"])
     return [one["kind"], one["sampling"], texts, said, kept, verdict]
 
 
@@ -241,8 +249,8 @@ FIGURES = FiguresPage(
 def main() -> int:
     a = parser(
         __doc__,
-        detect=(0.2, "the total variation to be found"),
-        engines=(list(PACKAGES), "which of them"),
+        detect=(0.2, "the total variation to detect"),
+        engines=(list(PACKAGES), "which engines"),
         **FIGURES.options,
     ).parse_args()
     if (ended := FIGURES.asked(a, digest)) is not None:

@@ -39,7 +39,7 @@ from semspec.training.probes.shards import Sample, read_samples
 from semspec.training.probes.train import predict, train
 
 HEADINGS = (
-    "layers, pooling, perceptron", "Spearman", "AUROC at one half", "AUROC right / wrong [95 %]", "behind right steps only [95 %]",
+    "layers, pooling, perceptron", "Spearman", "AUROC at one half", "AUROC right / wrong [95 %]", "after right steps only [95 %]",
 )  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def main() -> int:
     print("\n".join(markdown(HEADINGS, [line(one) for one in found])))
     every, some = found[-1], found[-1]["spotless"]
     print(
-        f"\n{every['wrong']:,} of {every['steps']:,} drafted steps are wrong, behind right steps only {some['wrong']:,} of {some['steps']:,}."
+        f"\n{every['wrong']:,} of {every['steps']:,} drafted steps are wrong; after right steps only, {some['wrong']:,} of {some['steps']:,}."
     )
     return 0
 

@@ -34,7 +34,7 @@ from semspec.training.probes.train import predict, train
 from semspec.types import Role
 
 HEADINGS = (
-    "samples at", "Spearman of f_T", "of f_D", "AUROC right / wrong of f_T [95 %]", "of f_D", "of f_T / f_D [95 %]",
+    "samples at", "Spearman of f_T", "Spearman of f_D", "AUROC right / wrong of f_T [95 %]", "AUROC of f_D", "AUROC of f_T / f_D [95 %]",
     "right steps kept [95 %]", "wrong steps kept [95 %]",
 )  # fmt: skip
 Figures = dict[str, Any]

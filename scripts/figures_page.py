@@ -84,7 +84,10 @@ class FiguresPage:
             self.write(found)
             return
         print(self.text(found))
-        print(f"{self.page} stays as it is: this is not all that it has", file=sys.stderr)
+        print(
+            f"{self.page} is not rewritten: only a part of its figures was measured",
+            file=sys.stderr,
+        )
 
     def check(self, of: str, results: Path | None = None, at: Path | None = None) -> list[str]:
         """Return what is older than its source; nothing if all is up to date."""
@@ -94,17 +97,15 @@ class FiguresPage:
         old = [] if found["digest"] == of else [f"{self.changed}: {again}"]
         page = (at or self.at).read_text(encoding="utf-8")
         if self.with_tables(page, found) != page:
-            old.append(
-                f"{self.page} is not what results/{self.name}.json says: {again} ARGS=--show"
-            )
+            old.append(f"{self.page} does not match results/{self.name}.json: {again} ARGS=--show")
         return old
 
     @property
     def options(self) -> dict[str, Any]:
         """Return the options that ``asked`` carries out, for ``script_kit.parser``."""
         return {
-            "check": (False, "measure nothing: what is out of date?"),
-            "show": (False, f"measure nothing: write the page from results/{self.name}.json"),
+            "check": (False, "measure nothing; print what is out of date"),
+            "show": (False, f"measure nothing; write the page from results/{self.name}.json"),
         }
 
     def asked(self, a: argparse.Namespace, digest: Callable[[], str]) -> int | None:

@@ -156,7 +156,7 @@ def main() -> int:
     except UserError as error:  # no such device, too little memory
         print(f"gpu_bench: {error}", file=sys.stderr)
         return 2
-    title = f"{given.device}, step of {given.step} behind {given.context}"
+    title = f"{given.device}, step of {given.step} tokens after {given.context}"
     shown = table(title, "milliseconds", *given.pair, names=3)
     for kind in target:
         times = (f"{1e3 * model[kind]:.2f}" for model in (target, draft))

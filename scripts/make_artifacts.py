@@ -214,7 +214,7 @@ def run(line: Sequence[str]) -> None:
     print(f"$ {shlex.join(line)}", flush=True)
     done = subprocess.run(line, check=False)
     if done.returncode:
-        raise UserError(f"it ended with {done.returncode}: the same command again goes on from there")  # fmt: skip
+        raise UserError(f"it ended with exit code {done.returncode}; run the same command again to resume")  # fmt: skip
 
 
 def place(made: Path, folder: Path) -> None:
@@ -230,11 +230,11 @@ def place(made: Path, folder: Path) -> None:
 
 
 def main() -> int:
-    only = ([], "some of the artifacts, whether they are as they should be or not")
+    only = ([], "make these artifacts even if they are up to date")
     a = parser(
         __doc__, out=HUB, work=Path("runs/artifacts"), only=only,
-        list=(False, "what there is, in order"),
-        check=(False, "make nothing; say what is not as it would be made"),
+        list=(False, "list the artifacts, in the order of making"),
+        check=(False, "make nothing; print what differs from what the scripts make"),
     ).parse_args()  # fmt: skip
     check_known(a.only, MAKINGS)
     names = [name for name in MAKINGS if not a.only or name in a.only]
@@ -258,7 +258,7 @@ def main() -> int:
     for name in names:
         wrong, _ = check(a.out, [name])
         if not wrong and not a.only:
-            print(f"{name}: as the scripts make it")
+            print(f"{name}: up to date")
             continue
         for one in wrong:
             print(one)
@@ -269,7 +269,7 @@ def main() -> int:
         write_json(times, took)
         print(f"{name}: made in {duration(took[name])}. {MAKINGS[name].then}".strip())
         if left := check(a.out, [name])[0]:
-            raise UserError(f"it is still not as the scripts say: {left[0]}")
+            raise UserError(f"it still differs from what the scripts make: {left[0]}")
     return 0
 
 

@@ -36,10 +36,10 @@ Line = dict[str, Any]
 HEADINGS = (
     "threshold",
     "pass@1 [95 %]",
-    "against alone, points",
+    "change, points",
     "steps accepted",
-    "by target",
-    "tokens a pass",
+    "written by target",
+    "tokens per pass",
 )
 
 

@@ -127,7 +127,9 @@ def main() -> None:
                       f"{kept.count(False)} [{low:.4f}, {high:.4f}]", str(lost)])  # fmt: skip
     print(
         "\n".join(
-            markdown(["threshold", "accepted", "wrong of these", "right and rejected"], lines)
+            markdown(
+                ["threshold", "accepted", "wrong among the accepted", "right but rejected"], lines
+            )
         )
     )
     if not a.told:

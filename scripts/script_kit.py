@@ -55,7 +55,7 @@ def server(*options: str) -> Iterator[Started]:
         try:
             yield Started(found[0], process, log)
         except UserError as error:
-            raise UserError(f"{error} (the log of {found[0]}: {log})") from error
+            raise UserError(f"{error} (log of {found[0]}: {log})") from error
     finally:
         if process.poll() is None:
             process.terminate()

@@ -55,13 +55,13 @@ class Options:
     """The load, and the server that gets it; all other options are passed to the server that is started."""
 
     # fmt: off
-    url: str = option("", "a server that is running; without it one is started")
+    url: str = option("", "the address of a running server; default: start one")
     requests: int = option(WHOLE, "how many requests", least=1)
     workers: int = option(12, "requests at a time", least=1)
-    seed: int = option(0, "of the random requests")
-    every: int = option(1_000, "requests between two notes of the server's memory", least=1)
+    seed: int = option(0, "seed of the random requests")
+    every: int = option(1_000, "requests between two records of the server's memory", least=1)
     engine: str = option("hf", "the engine of the server", choices=("hf", "sglang"))
-    kill_every: float = option(20.0, "seconds between two kills of an SGLang server, on average", least=1)
+    kill_every: float = option(20.0, "mean seconds between two kills of an SGLang server", least=1)
     # fmt: on
 
 
@@ -87,13 +87,13 @@ def soak(
             size = f", {megabytes(memory[-1][1])}" if memory else ""
             echo(f"{end} requests in {seconds:.0f} s{kills}{size}, {len(tally.wrong)} wrong", flush=True)  # fmt: skip
     if killer and killer.error is not None:
-        raise UserError(f"a server was not started again: {killer.error}") from killer.error
+        raise UserError(f"a killed server did not restart: {killer.error}") from killer.error
     for _ in range(200):
         if not (left := under_way(client.address)):
             break
         time.sleep(0.1)
     if left:
-        tally.fail(f"{left:g} choices are still under way")
+        tally.fail(f"{left:g} choices are still running")
     figures: dict[str, Any] = {"requests": given.requests, "workers": given.workers}
     figures["seconds"] = round(time.perf_counter() - began)
     if killer:
@@ -127,11 +127,11 @@ def end_under_load(client: Client, started: Started, given: Options) -> dict[str
                 status, told = client.post(json.dumps(asked).encode())
                 usage = json.loads(told)["usage"] if status == 200 else None
         except Exception as error:
-            tally.fail(f"an answer that was under way at the end: {type(error).__name__}: {error}")
+            tally.fail(f"an answer that was running at the end: {type(error).__name__}: {error}")
             return False
         whole = usage is not None and usage["completion_tokens"] == LAST
         if not whole:
-            tally.fail(f"an answer that was under way at the end: {usage}")
+            tally.fail(f"an answer that was running at the end: {usage}")
         return whole
 
     with ThreadPoolExecutor(given.workers) as pool:
@@ -142,10 +142,10 @@ def end_under_load(client: Client, started: Started, given: Options) -> dict[str
         started.process.send_signal(signal.SIGTERM)
         whole = sum(wait.result() for wait in waits)
     if busy < given.workers:
-        tally.fail(f"{busy:g} of {given.workers} answers were under way at the end")
+        tally.fail(f"{busy:g} of {given.workers} answers were running at the end")
     code = started.process.wait(PATIENCE)
     if code:
-        tally.fail(f"the server ended with {code}")
+        tally.fail(f"the server ended with exit code {code}")
     del tally.outcomes["at the end"]
     return {"of": given.workers, "streams": given.workers // 2, "whole": whole, "code": code}
 
@@ -159,7 +159,7 @@ def main() -> int:
         return ended
     given, more = read_known(Options, words, "scripts.soak")
     if given.url and more:
-        raise UserError(f"{more[0]}: options of a server are for one that is started here: leave url= out")  # fmt: skip
+        raise UserError(f"{more[0]}: server options need a server that this script starts: leave out url=")  # fmt: skip
     # taken before the run: the code may change while it lasts
     of, collected = digest(), provenance.collect(given.seed)
     with contextlib.ExitStack() as stack:

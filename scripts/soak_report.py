@@ -20,7 +20,15 @@ GROWTH = 1.1  # memory at most, as a multiple of what it settled at
 MARKS = "<!-- soak: written by make soak -->", "<!-- end of soak -->"
 ROOTS = ("Server", "Solver", "Solve", "speculate")
 NAMES = {"hf": "`engine=hf`", "sglang": "two SGLang servers of the target, one of the draft"}
-HEADINGS = ("", "requests", "kills", "wrong", "memory (RSS)", "whole after SIGTERM", "revision")
+HEADINGS = (
+    "",
+    "requests",
+    "kills",
+    "wrong responses",
+    "memory (RSS)",
+    "answers completed after SIGTERM",
+    "revision",
+)
 # kinds of requests that need not be in the log: those whose client disconnects, and those that ask no question
 AT_MOST_ONCE = ("left", "half", "look")
 
@@ -74,10 +82,10 @@ def _cells(name: str, row: Mapping[str, Any]) -> list[str]:
     return [
         name,
         f"{row['requests']:,} in {row['seconds']:,} s{note}",
-        f"{kills['target']} of the target's, {kills['draft']} of the draft's" if kills else "",
+        f"target servers {kills['target']}, draft servers {kills['draft']}" if kills else "",
         str(row["wrong"]),
         f"{megabytes(sizes[0])} after the first {SETTLED:,}, {megabytes(sizes[-1])} at the end ({100 * (sizes[-1] / sizes[0] - 1):+.1f} %){most}",
-        f"{end['whole']} of {end['of']}, {end['streams']} of them streams, exit code {end['code']}",
+        f"{end['whole']} of {end['of']} ({end['streams']} of them streamed), exit code {end['code']}",
         row["provenance"]["git"]["revision"][:10],
     ]
 
@@ -87,7 +95,7 @@ FIGURES = FiguresPage(
     "docs/measurements/serving.md",
     MARKS,
     text,
-    "the code has changed since the server was soaked",
+    "the code has changed since the figures were measured",
 )
 
 

@@ -56,10 +56,10 @@ WAVE = 10  # problems that all blocks get before any gets more, so that partial 
 MINUTES = 50.0  # no block begins after this; with the last ones it stays below an hour
 ROOTS = "Solver Solve wilson quantile ratio_interval mcnemar paired_difference holm".split()
 ONLY_BY_THE_DRAFT_MODEL = {  # rules that say nothing about the drafter
-    "random": "a control: it accepts by the toss of a coin",
-    "judge": "the pair was never taught to judge",
-    "triggers": "nobody hesitates in words in the embedded world",
-    "oracle": "no rule, but the best that any could do: it knows which steps are true",
+    "random": "a control that accepts at random",
+    "judge": "the embedded pair was never trained to judge",
+    "triggers": "texts of the embedded world have no words of hesitation",
+    "oracle": "not a rule but the upper bound for all: it knows which steps are correct",
 }
 Cell = dict[str, Any]
 
@@ -201,14 +201,20 @@ def page(found: Mapping[str, Any]) -> str:
     beside = f", {workers} processes (drafters) side by side" if workers > 1 else ""
     text = f"""# Every drafter with every rule
 
-Written by `make tables` from one run on the embedded pair; figures and intervals are in results/results.json. \
-{compared} combinations, {_span(counts)} problems each, {machine["cpu"]}, {machine["cores"]} cores, fp32, one thread a process{beside}.
+`make tables` writes this page from one run on the embedded pair; results/results.json has all figures and intervals. \
+{compared} combinations, {_span(counts)} problems each, {machine["cpu"]}, {machine["cores"]} cores, fp32, one thread per process{beside}.
 
-Each drafter's rules and the target alone solve the same problems in turn, first passes left out. Speed-up: the target's \
-seconds over the rule's, 95 % by bootstrap over problems; median: of the problems' own ratios. Lost / won: problems that \
-only the target alone, or only the rule, got right. A star: pass@1 differs (McNemar, p below {ALPHA:g} after \
-Holm's correction for all {compared} comparisons); without one the data do not tell. tau: tokens gained a verification. \
-The embedded world is easier to draft for than mathematics: compare what is above what, not by how much.
+For each drafter, the target alone (`plain`) and all rules solve the same problems in turn, after an untimed warm-up.
+
+- **pass@1**: the share of problems with a right answer. A star marks a difference from the target alone (McNemar, p below \
+{ALPHA:g} after Holm's correction for all {compared} comparisons). Without a star, the data do not decide.
+- **lost / won**: problems that only the target alone, and only the rule, answers right.
+- **speed-up**: the target's seconds over the rule's, with a 95 % bootstrap interval over problems. **median**: the median \
+of the problems' own ratios.
+- **accepted**: the share of drafted tokens (at step level: steps) that the rule accepts. **tau**: tokens gained per \
+verification. **written by target**: the share of the answers' tokens that the target writes itself.
+
+The embedded world is easier to draft for than mathematics: trust the order of the rows, not the size of the differences.
 """
     parts = [text]
     for level, name in LEVELS.items():
@@ -223,7 +229,7 @@ The embedded world is easier to draft for than mathematics: compare what is abov
             table = markdown(own, experiment.metrics)
             parts.append("\n".join([f"### {drafter}, {level}", "", *table, ""]))
     special = {f"`{rule}`": why for rule, why in ONLY_BY_THE_DRAFT_MODEL.items()}
-    lists = {"Not measured": found["left_out"], "Only with the draft model": special}
+    lists = {"Not measured": found["left_out"], "Measured only with the draft model": special}
     for title, reasons in lists.items():
         listed = [f"- {name}: {why}" for name, why in reasons.items()]
         parts += ["\n".join([f"## {title}", "", *listed, ""])] if listed else []
@@ -246,9 +252,9 @@ def excerpt(found: Mapping[str, Any]) -> str:
     columns = ["starred", "speedup", "acceptance", "accept_length", "target_share"]
     counts = sorted({cell["problems"] for _, cell in tokens + steps})
     return "\n".join(
-        [f"Token by token, `accept=lossless` ({_span(counts)} problems, embedded pair, one CPU thread):", "",
-         *markdown(tokens, columns), "", "Step by step, `draft=tiny`:", "", *markdown(steps, columns), "",
-         "All combinations: [results.md](../results.md). A star: pass@1 differs from the target's alone."]
+        [f"Token level, `accept=lossless` ({_span(counts)} problems, embedded pair, one CPU thread):", "",
+         *markdown(tokens, columns), "", "Step level, `draft=tiny`:", "", *markdown(steps, columns), "",
+         "All combinations: [results.md](../results.md). A star marks a pass@1 that differs from that of the target alone."]
     )  # fmt: skip
 
 
@@ -274,7 +280,7 @@ def check(of: str) -> list[str]:
     if found["digest"] != of:
         changed = "the code, presets or weights have changed since the figures were measured"
         old.append(f"{changed}: make tables")
-    redo = "is not what results/results.json says: make tables ARGS=--show"
+    redo = "does not match results/results.json: make tables ARGS=--show"
     if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page(found):
         old.append(f"docs/results.md {redo}")
     overview = OVERVIEW.read_text(encoding="utf-8")
@@ -286,14 +292,14 @@ def check(of: str) -> list[str]:
 def main() -> int:
     a = parser(
         __doc__,
-        problems=(PROBLEMS, "of each combination"),
-        quick=(False, f"{QUICK} problems: does it work?"),
-        minutes=(MINUTES, "no block is begun later"),
+        problems=(PROBLEMS, "problems of each combination"),
+        quick=(False, f"a trial with {QUICK} problems"),
+        minutes=(MINUTES, "minutes after which no block begins"),
         workers=min(2, os.cpu_count() or 1),
-        only=([], "parts of blocks' names"),
-        check=(False, "measure nothing: what is out of date?"),
-        show=(False, "measure nothing: write from results/results.json"),
-        list=(False, "measure nothing: the blocks"),
+        only=([], "parts of the names of blocks"),
+        check=(False, "measure nothing; print what is out of date"),
+        show=(False, "measure nothing; write the pages from results/results.json"),
+        list=(False, "measure nothing; list the blocks"),
     ).parse_args()
     config.register_configs()
     problems = QUICK if a.quick else a.problems
@@ -323,8 +329,8 @@ def main() -> int:
     warn = partial(print, file=sys.stderr)
     if lacking:
         warn(
-            f"docs/results.md and the overview stay as they are: {len(lacking)} of {len(whole)} blocks have"
-            f" not been measured with this code ({lacking[0]}, ...); make tables goes on with them"
+            f"docs/results.md and the overview are not rewritten: {len(lacking)} of {len(whole)} blocks have"
+            f" not been measured with this code ({lacking[0]}, ...); run make tables again to measure them"
         )
     else:
         write(found)

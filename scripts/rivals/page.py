@@ -11,10 +11,18 @@ from rivals.catalogue import OTHER_WEIGHTS, OURS
 from rivals.figures import best_of
 
 MARKS = ("<!-- rivals: written by make rivals -->", "<!-- end of rivals -->")
-HEADINGS = ("", "tokens a second [95 %]", "over its own plain [95 %]", "over semspec's plain [95 %]",
-            "tokens a CPU second",
-    "tokens a pass", "CPU / wall", "texts as the reference's", "drafts leave its text")  # fmt: skip
-VERDICTS = {"same": "as it is", "rounding": "as it is, but for ties", "differs": "**not as it is**"}
+HEADINGS = (
+    "",
+    "tokens/s [95 %]",
+    "over its own plain decoding [95 %]",
+    "over semspec's plain decoding [95 %]",
+    "tokens per CPU second",
+    "tokens per pass",
+    "CPU / wall",
+    "same text as the reference",
+    "same text as its own plain decoding",
+)
+VERDICTS = {"same": "yes", "rounding": "yes, except at ties", "differs": "**no**"}
 Row = Mapping[str, Any]
 
 
@@ -29,7 +37,7 @@ def _workload(part: Mapping[str, Any]) -> list[str]:
     lines = [
         f"### {part['title']}",
         "",
-        f"Problems: {part['problems']}, answers of at most {part['limit']} tokens, greedy, {part['repeats']} timed"
+        f"{part['problems']} problems, answers of at most {part['limit']} tokens, greedy, {part['repeats']} timed"
         f" rounds. {_machine(found=part)}",
         "",
         *markdown(HEADINGS, [_cells(row) for row in whole]),
@@ -47,11 +55,11 @@ def _workload(part: Mapping[str, Any]) -> list[str]:
 
 def _machine(found: Mapping[str, Any]) -> str:
     machine = found["provenance"]["machine"]
-    used = "; ".join(
-        f"{rival}: {', '.join(f'{package} {version}' for package, version in versions.items())}"
+    used = ", ".join(
+        f"{rival} ({', '.join(f'{package} {version}' for package, version in versions.items())})"
         for rival, versions in found["versions"].items()
     )
-    return f"{machine['cpu']}, one thread. {used}."
+    return f"{machine['cpu']}, one thread. Versions: {used}."
 
 
 def name(row: Row) -> str:
@@ -62,7 +70,7 @@ def _cells(row: Row) -> list[str]:
     parity = row["parity"]
     same = f"{parity['same']} of {parity['of']}"
     if parity["reference"] == "rounding":
-        same += ", others at ties"
+        same += "; the others differ at ties"
     return [
         name(row),
         _interval(row, "tokens_per_second", ".0f"),
@@ -91,16 +99,18 @@ def _standing(rows: Sequence[Row]) -> list[str]:
     plain = {row["rival"]: row for row in rows if not row["kind"]}
     best = {rival: row for rival in plain if (row := best_of(rows, rival)) is not None}
     lines = []
-    for what, own in (("without drafts", plain), ("at its best", best)):
+    for what, own in (("without drafts", plain), ("at its fastest", best)):
         if OURS not in own:
             continue
         ours = own[OURS]
         ahead = sorted((r for r in own.values() if r["tokens_per_second"] > ours["tokens_per_second"]),
                        key=lambda r: -r["tokens_per_second"])  # fmt: skip
-        says = f"- semspec {what} ({ours['kind'] or 'plain'}): {ours['tokens_per_second']:.0f} tokens a second. "
+        says = f"- semspec {what} ({ours['kind'] or 'plain'}): {ours['tokens_per_second']:.0f} tokens/s. "
         if not ahead:
             behind = max((r for r in own.values() if r is not ours), key=lambda r: r["tokens_per_second"], default=None)  # fmt: skip
-            says += "Nobody is faster" + (f"; the next is {_with_rate(behind)}." if behind else ".")
+            says += "No engine is faster" + (
+                f"; the next is {_with_rate(behind)}." if behind else "."
+            )
         else:
             says += f"**Faster**: {'; '.join(_with_rate(r) for r in ahead)}."
         lines.append(says)
@@ -109,7 +119,7 @@ def _standing(rows: Sequence[Row]) -> list[str]:
 
 def _with_rate(row: Row) -> str:
     other = " (quantised weights)" if row["rival"] in OTHER_WEIGHTS else ""
-    return f"{name(row)}{other}, {row['tokens_per_second']:.0f}"
+    return f"{name(row)}{other}, at {row['tokens_per_second']:.0f}"
 
 
 def _parted(row: Row) -> list[str]:
@@ -117,11 +127,11 @@ def _parted(row: Row) -> list[str]:
     parity, example = row["parity"], row["parity"]["example"]
     if parity["reference"] != "differs" or example is None:
         return []
-    says = f"- {name(row)}: {parity['of'] - parity['same']} of {parity['of']} texts are others than the reference's"
+    says = f"- {name(row)}: texts that differ from the reference: {parity['of'] - parity['same']} of {parity['of']}"
     if example["tokens"]:
         (ours, own), (a, b) = example["tokens"], example["log_probabilities"]
         says += (
-            f"; in {example['problem']} it writes token {own} where the reference writes {ours}, after {example['parts']}"
-            f" tokens; the reference gives them log-probabilities of {b:.3f} and {a:.3f}"
+            f". In {example['problem']}, after {example['parts']} tokens, it writes token {own}, which has log-probability {b:.3f}"
+            f" under the reference, where the reference writes token {ours} ({a:.3f})"
         )
     return [f"{says}."]

@@ -64,7 +64,7 @@ class Client:
             if event.get("usage"):
                 tokens = event["usage"]["completion_tokens"]
             if "error" in event:
-                raise UserError(f"the server broke off: {json.dumps(event)[:300]}")
+                raise UserError(f"the server ended the stream: {json.dumps(event)[:300]}")
             for choice in event["choices"]:
                 delta = choice["delta"]
                 if not first and (delta.get("content") or delta.get("reasoning_content")):

@@ -20,7 +20,7 @@ from semspec.solver import Solver
 from serving.setups import PATIENCE
 
 OVERHEAD = "overhead"
-KINDS = {"stream": "as a stream", "whole": "whole"}
+KINDS = {"stream": "streamed", "whole": "whole"}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,9 @@ def overhead_rows(
                 order = order[1:] + order[:1]  # the two take turns in going first
                 found = {name: ways[name](problem) for name in order}
                 if len({tokens for _, tokens in found.values()}) > 1:
-                    raise UserError(f"{problem.id}: tokens by way of asking: {found}")
+                    raise UserError(
+                        f"{problem.id}: answers differ in length (seconds, tokens): {found}"
+                    )
                 for name, (seconds, _) in found.items():
                     took[name].append(seconds)
     rows = []

@@ -12,20 +12,20 @@ from serving.setups import TABLES
 
 MARKS = "<!-- serving: written by make serving -->", "<!-- end of serving -->"
 OVERHEAD_HEADINGS = (
-    "answers",
-    "sent",
+    "answer length",
+    "delivery",
     "questions",
     "ms without a server, median",
     "ms added, median",
-    "added in all [95 %]",
+    "added to the total time [95 %]",
 )
 HEADINGS = (
     "clients",
     "",
     "tokens/s",
     "over the target alone [95 %]",
-    "first token, median (90th) s",
-    "right",
+    "first token, s: median (90th percentile)",
+    "right answers",
 )
 
 
@@ -40,7 +40,7 @@ def text(found: Mapping[str, Any]) -> str:
     for name, table in TABLES.items():
         if rows := [row for row in found["load"] if row["table"] == name]:
             lines += [
-                f"**{table.title}**; questions of each client in a turn: {_asked(rows)}"
+                f"**{table.title}**; questions per client and turn: {_asked(rows)}"
                 + _of(found.get("earlier", {}).get(name)),
                 "",
                 *markdown(HEADINGS, [_cells(row) for row in rows]),
@@ -53,7 +53,7 @@ def text(found: Mapping[str, Any]) -> str:
 
 def _of(revision: str | None) -> str:
     """Return the note on a table that was not measured again."""
-    return f" (of revision {revision[:10]})" if revision else ""
+    return f" (measured at revision {revision[:10]})" if revision else ""
 
 
 def with_earlier(found: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -88,9 +88,9 @@ def _turns(rows: Sequence[Mapping[str, Any]]) -> str:
 def _over_cells(over: Mapping[str, Any]) -> list[str]:
     ends = (100 * (end - 1) for end in over["ratio_interval"])
     return [
-        f"of {over['length']} tokens" if over["length"] else "as the model ends them",
+        f"{over['length']} tokens" if over["length"] else "until the model stops",
         KINDS[over["kind"]],
-        f"{over['problems']}, {over['turns']} times",
+        f"{over['problems']}, each {over['turns']} times",
         f"{1000 * over['seconds']:.0f}",
         f"{over['milliseconds']:+.1f}",
         f"{100 * (over['ratio'] - 1):+.1f} % [{', '.join(f'{end:+.1f}' for end in ends)}]",

@@ -39,10 +39,13 @@ TABLES = {
     "sglang": Table("SGLang servers, accept=logprob", CLIENTS, ["accept=logprob"]),
     "tokens": Table(f"engine=hf, {' '.join(TOKENS)}", CLIENTS, TOKENS, 1),
     "wrong": Table(
-        "engine=hf, the same with a draft that is hardly ever right", CLIENTS, TOKENS, 1
+        f"engine=hf, {' '.join(TOKENS)}, with a draft model that is almost always wrong",
+        CLIENTS,
+        TOKENS,
+        1,
     ),
     "wrong-sglang": Table(
-        "SGLang servers, accept=logprob, with a draft that is hardly ever right",
+        "SGLang servers, accept=logprob, with a draft model that is almost always wrong",
         CLIENTS[:3],
         ["accept=logprob"],
         4,  # with one question each, the slowest answer would decide

@@ -43,7 +43,7 @@ SCORES = ("probe", "logprob", "cascade")
 Columns = tuple[Sequence[float], Sequence[float], Sequence[int]]
 """Scores, semantic probabilities, problem numbers."""
 CascadeColumns = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[int]]
-"""The draft's scores, too, before the others."""
+"""The draft's scores, followed by the columns above."""
 COMMAND = "semspec.calibrate_risk"
 GIVEN = pairs(  # defaults that differ from semspec.train_probe's
     "draft=tiny chains=mixed problems=600 per_problem=1 samples=20 keep=1 drafted=1 batch=112"

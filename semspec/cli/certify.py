@@ -58,9 +58,9 @@ class Options:
     check: str = option("both", "greedy, sampled or both; relaxed: does it solve problems as well as reference=URL, within margin=?",
                         choices=(*CHECKS, "both", RELAXED))
     temperature: float = option(1.0, "of sampled tokens, and of answers with check=relaxed", least=0.01, most=10)
-    top_p: float = option(1.0, "likewise", least=0.01, most=1)
-    top_k: int = option(0, "likewise; 0: all", least=0, shown="0")
-    min_p: float = option(0.0, "likewise", least=0, most=1, shown="0")
+    top_p: float = option(1.0, "top-p of these; 1: all", least=0.01, most=1)
+    top_k: int = option(0, "top-k of these; 0: all", least=0, shown="0")
+    min_p: float = option(0.0, "min-p of these; 0: all", least=0, most=1, shown="0")
     tokens: int = option(8, "tokens of one sampled outcome: give more than the server drafts at a time", least=1, most=64)
     detect: float = option(0.1, "the smallest total variation distance to find", least=0.001, most=0.9)
     alpha: float = option(0.01, "chance that an honest server is called faulty", least=1e-6, most=0.2)

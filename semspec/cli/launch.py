@@ -57,8 +57,8 @@ class Options:
     draft_port: int = option(30001, "port of the draft's server", **PORT)
     target_args: str = option(
         "", "additional SGLang arguments for the target's server, quoted: target_args=\"--tp-size 4\"")
-    draft_args: str = option("", "likewise for the draft's")
-    both_args: str = option("", "likewise for both")
+    draft_args: str = option("", "the same for the draft's server")
+    both_args: str = option("", "the same for both servers")
     target_gpu: str = option("", "CUDA devices of the target's server, such as 0,1")
     draft_gpu: str = option(
         "", "of the draft's server; by default both are chosen so that the models fit")

@@ -31,7 +31,7 @@ LEANS = {
     ASK: (WRITE,),
     CHAIN: (ASK, WRITE),
 }
-"""The kinds whose price of the context stands in while a kind's own is unknown."""
+"""For each kind, other kinds whose cost per context token is used while its own is unknown."""
 PASSES = READ, TREE  # tokens are fed together; in all other kinds one after the other
 
 FEW = 5  # up to so many measurements of a size, their median counts

@@ -14,7 +14,7 @@ from semspec.types import Answer, Context, Query, Role
 
 T = TypeVar("T")
 Turns: TypeAlias = Generator[T | None, None, None]
-"""Results as they come, and None for every turn in between."""
+"""Yields results as they come, and None for each turn without one."""
 
 
 @dataclass(eq=False)

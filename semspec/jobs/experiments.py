@@ -37,7 +37,7 @@ METRICS = {  # figures of result.json, and their names in tables
     "pass_at_1": "pass@1",
     "tokens_per_second": "tok/s",
     "latency": "s",
-    "target_share": "by target",
+    "target_share": "written by target",
     "speedup": "speed-up",
     "speedup_per_token": "speed-up",
     "accept_length": "tau",

@@ -34,7 +34,7 @@ def quality(result: Mapping[str, Any]) -> str:
     if result["pass_at_1"] is None:
         return "Nothing was graded."
     if plain is None or p is None:
-        return "The target alone was not graded beside it, so its pass@1 is unknown."
+        return "The target alone was not graded in this run, so its pass@1 is unknown."
     lost, won = result["only_plain_correct"], result["only_speculative_correct"]
     sides = f"{lost} lost and {won} won of {plain['graded']} {'answers' if 'answers' in plain else 'problems'}, {p_value(p)}"
     if significant(result):

@@ -46,8 +46,8 @@ KNOWN_TARGET, KNOWN_DRAFTS = "embedded/tiny-target", (None, "embedded/tiny-draft
 STEPS = 256  # of each kind: measuring ends when there are this many
 SHARE = 8  # one problem takes at most 1 / SHARE of ``warm_up``
 MEASURED = (
-    "threshold {0.threshold:.2f} at temperature {0.temperature:g}, measured {1} on {0.own_steps} steps of this pair: {0.own_rejected:.1%} of the target's own"
-    " steps are below it, {0.accepted:.0%} of the drafted ones are not, and of these an estimated {0.doubtful:.1%}"
+    "threshold {0.threshold:.2f} at temperature {0.temperature:g}, measured {1} on {0.own_steps} steps of this pair: it rejects {0.own_rejected:.1%} of the target's"
+    " own steps and accepts {0.accepted:.0%} of the drafted ones; an estimated {0.doubtful:.1%} of those"
     " (at most {0.at_most:.0%}) are less likely than what the target writes; no guarantee"
 )
 UNCERTIFIED = "its threshold is measured on the pair at the start of the run, without a guarantee"
@@ -154,8 +154,8 @@ class LogProb(Certifiable):
             return self.bound(chosen=chosen, why=str(bench.recorded.get("why", "")))
         known_pair = bench.target == KNOWN_TARGET and bench.draft in KNOWN_DRAFTS
         if known_pair and self.score_temperature in (AUTO, 1):
-            return self.bound(why=f"threshold {THRESHOLD:g}, the constant: of the embedded pair it"
-                              " was measured that it keeps the accuracy")  # fmt: skip
+            return self.bound(why=f"threshold {THRESHOLD:g}, the constant, which was measured to keep"
+                              " the accuracy of the embedded pair")  # fmt: skip
         at = self._to_measure_at(bench.sampling)
         # part of the key, so that thresholds that earlier versions chose differently are not reused
         how = {"rejects": measuring.OWN_REJECTED, "scored at": at}
@@ -163,7 +163,7 @@ class LogProb(Certifiable):
         try:
             known = _known(place, bench)
         except UserError as error:
-            bench.tell(f"{error}; the threshold is measured again")
+            bench.tell(f"{error}; measuring the threshold again")
             known = None
         when = "before"
         if known is None:
@@ -188,7 +188,7 @@ class LogProb(Certifiable):
             try:
                 known.save(place)
             except UserError as error:
-                bench.tell(f"the threshold is not kept for the next run: {error}")
+                bench.tell(f"the threshold could not be saved for later runs: {error}")
                 place = Path()
         kept = f": {place}" if place != Path() else ""
         return self.bound(chosen=known.chosen, why=MEASURED.format(known.chosen, when) + kept)

@@ -31,7 +31,7 @@ LATER: Mapping[str, Any] = {
     "score_temperature": "auto",
     "hopeless": 0.0,
 }
-"""Options that older versions did not have, by their last name, and what they amounted to."""
+"""Options that older versions did not have, by their last name, with the value that older runs behaved as."""
 
 
 def flat(config: Mapping[str, Any], free: Sequence[str] = ()) -> dict[str, Any]:

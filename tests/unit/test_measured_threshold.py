@@ -163,7 +163,7 @@ def test_a_damaged_one_is_measured_again(cache: Path) -> None:
     (place / "config.json").write_text("{}")
     again, said = bench(OWN, DRAFTED)
     assert "measured now" in LogProb().measure(again).origin()
-    assert "the threshold is measured again" in said[0]
+    assert "measuring the threshold again" in said[0]
     assert MeasuredThreshold.load(place).chosen.own_steps == STEPS
 
 

@@ -143,21 +143,16 @@ def recorded(found: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_page_says_where_we_lose(lines: list[dict[str, Any]]) -> None:
     shown = page.text(recorded(figures.workload_figures(lines)))
-    assert (
-        "semspec without drafts (plain): 4 tokens a second. **Faster**: quick, plain, 7." in shown
-    )
-    assert "semspec at its best (draft): 9 tokens a second. **Faster**: quick, draft, 15." in shown
-    assert (
-        "quick, wrong: 2 of 2 texts are others than the reference's; in a it writes token 9"
-        in shown
-    )
-    assert "| quick, wrong |" in shown and "**not as it is**" in shown
+    assert "semspec without drafts (plain): 4 tokens/s. **Faster**: quick, plain, at 7." in shown
+    assert "semspec at its fastest (draft): 9 tokens/s. **Faster**: quick, draft, at 15." in shown
+    assert "- quick, wrong: texts that differ from the reference: 2 of 2. In a, after " in shown
+    assert "| quick, wrong |" in shown and "| **no** |" in shown
 
 
 def test_the_page_says_where_we_do_not_lose(lines: list[dict[str, Any]]) -> None:
     ours = [x for x in lines if x["rival"] != "quick"]
     shown = page.text(recorded(figures.workload_figures(ours)))
-    assert shown.count("Nobody is faster; the next is transformers, plain, 2.") == 2
+    assert shown.count("No engine is faster; the next is transformers, plain, at 2.") == 2
 
 
 @pytest.mark.parametrize(
@@ -181,8 +176,7 @@ def test_a_page_is_checked_against_its_figures(
     assert command.FIGURES.check("today", results, at) == []
     (old,) = command.FIGURES.check("tomorrow", results, at)
     assert "changed" in old and redo(command) in old
-    word = "tokens/s" if command is bench_serve else "tokens a"
-    at.write_text(at.read_text().replace(word, "words"))
+    at.write_text(at.read_text().replace("tokens", "words"))
     (old,) = command.FIGURES.check("today", results, at)
     assert "ARGS=--show" in old
     command.FIGURES.write(json.loads(results.read_text()), results, at)
@@ -221,7 +215,7 @@ def served() -> dict[str, Any]:
 def test_the_servers_page_says_what_it_costs_and_what_drafts_bring() -> None:
     shown = served_page.text(served())
     assert (
-        "| as the model ends them | as a stream | 3, 2 times | 200 | +3.0 | +1.5 % [+0.0, +3.0] |"
+        "| until the model stops | streamed | 3, each 2 times | 200 | +3.0 | +1.5 % [+0.0, +3.0] |"
         in shown
     )
     assert "| 4 | drafts | 100 | 2.00x [1.90, 2.10] | 0.10 (0.20) | 0.75 of 16 |" in shown
@@ -260,9 +254,11 @@ def test_tables_that_were_not_measured_again_stay_and_say_of_what_they_are() -> 
     found = served_page.with_earlier(new, old)
     assert found["lacking"] == ["sglang, 1 clients: 0 of 3 turns"]
     shown = served_page.text(found)
-    assert "**engine=hf**; questions of each client in a turn: 2 (of revision 0123456789)" in shown
+    assert (
+        "**engine=hf**; questions per client and turn: 2 (measured at revision 0123456789)" in shown
+    )
     assert "| 4 | drafts | 100 | 2.00x" in shown and "| 64 | drafts | 70 | 2.00x" in shown
-    assert shown.count("of revision") == 1
+    assert shown.count("at revision") == 1
     again = served_page.with_earlier({**served(), "load": []}, {**found, "provenance": {"git": {"revision": "fed"}}})  # fmt: skip
     assert again["earlier"] == {"hf": "0123456789abcdef", "tokens": "fed"}
     assert served_page.with_earlier(new, None) == new

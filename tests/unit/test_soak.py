@@ -102,9 +102,9 @@ def test_each_kind_of_server_has_its_row() -> None:
     _, _, first, second = soak_report.text(found).splitlines()
     assert first == (
         "| `engine=hf` | 3,000 in 2,000 s |  | 1 | 400 MB after the first 1,000, 420 MB at the end (+5.0 %), 430 MB at most"
-        " | 12 of 12, 6 of them streams, exit code 0 | 0123456789 |"
+        " | 12 of 12 (6 of them streamed), exit code 0 | 0123456789 |"
     )
-    assert "| 3,000 in 1,234 s | 3 of the target's, 2 of the draft's |" in second
+    assert "| 3,000 in 1,234 s | target servers 3, draft servers 2 |" in second
 
 
 def test_the_page_is_what_the_figures_say(tmp_path: Path) -> None:

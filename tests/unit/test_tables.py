@@ -132,7 +132,7 @@ def test_page_and_excerpt_say_what_was_found() -> None:
     page = tables.page(FOUND)
     assert "| typical | 0.95 [0.83, 0.99] \\* | 2 / 0 | 2.50x [2.25, 2.75] | 2.40x | 80 %" in page
     assert "4 combinations, 40 problems each, a processor" in page
-    assert "one thread a process, 2 processes (drafters) side by side" in page
+    assert "one thread per process, 2 processes (drafters) side by side" in page
     assert "- step level/lm/rsd: no reward model" in page
     excerpt = tables.excerpt(FOUND)
     assert "| suffix | 0.95" in excerpt and "| semantic | 0.95" in excerpt

@@ -22,10 +22,10 @@ class Drafts(NamedTuple):
 
     def said(self) -> str:
         if not (self.drafted or self.kept):
-            return "none while tokens were drawn, so nothing is known of its speculation."
+            return "none during sampling, so the sampled tokens say nothing about speculation."
         if self.drafted is None:
-            return f"{self.kept:,} of the drawn tokens were drafted, the engine says."
-        return f"{self.drafted:,} tokens while tokens were drawn, of which {self.kept:,} were kept, the server says."
+            return f"the engine reports {self.kept:,} drafted tokens among the sampled ones."
+        return f"the server reports {self.kept:,} accepted of {self.drafted:,} drafted tokens during sampling."
 
 
 class Writer(Protocol):
