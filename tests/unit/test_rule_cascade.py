@@ -210,7 +210,7 @@ def test_the_target_s_steps_serve_the_free_score_too(tmp_path: Path) -> None:
         ({"risk": 0.05}, "only together"),
         ({"calibration": "x", "risk": 0.05, "sure": -1}, "leave accept.sure="),
         ({"least": 0.1}, "these need accept.calibration="),
-        ({"calibration": "x", "risk": 2.0}, "more than 0"),
+        ({"calibration": "x", "risk": 2.0}, "above 0 and below 1"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], told: str) -> None:
