@@ -541,7 +541,7 @@ def test_changed_weights_are_refused_by_name(tmp_path: Path) -> None:
     for part, found, told in (
         ("files", whole | {"models/a": "sha256 2"}, "another models/a: it was sha256 1, and is now sha256 2"),
         ("files", {"owner/b": "commit 1", "c": "x"}, r"another c \(and 1 more\): it was not used"),
-        ("servers", {"the target": "b"}, "another the target: it was a, and is b now"),
+        ("servers", {"the target": "b"}, "another the target: it was a, and is now b"),
     ):  # fmt: skip
         before = (tmp_path / "weights.json").read_bytes()
         with (
