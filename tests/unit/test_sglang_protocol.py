@@ -385,7 +385,7 @@ def test_the_argument_is_handed_on_by_the_environment(argv: list[str]) -> None:
     assert settings.asked(environment, argv)
     assert settings.read(environment, argv) == {"probe": {"artifacts": ["a"]}}
     assert settings.read(environment, []) == {"probe": {"artifacts": ["a"]}}
-    with pytest.raises(UserError, match="different things"):
+    with pytest.raises(UserError, match="contradict each other"):
         settings.read({settings.VARIABLE: "{}"}, argv)
 
 

@@ -313,7 +313,7 @@ def test_a_rule_for_steps_needs_somebody_who_drafts(
     asked = request(0, [0, 1], None).sampling_params
     asked.custom_params = {"semspec": {"accept": "logprob"}}
     if not drafter:
-        with pytest.raises(ValueError, match="nobody does"):
+        with pytest.raises(ValueError, match="does not draft"):
             made.check_request(None, asked, 100)
         return
     made.check_request(None, asked, 100)
@@ -324,7 +324,7 @@ def test_a_rule_for_steps_needs_somebody_who_drafts(
         made.check_request(None, asked, 100)
     asked.regex, asked.custom_params = None, {"semspec": {"accept": "semantic_plus"}}
     if drafter == "NGRAM":
-        with pytest.raises(ValueError, match="drafts by NGRAM"):
+        with pytest.raises(ValueError, match="drafts with NGRAM"):
             made.check_request(None, asked, 100)
     else:
         made.check_request(None, asked, 100)
