@@ -222,7 +222,7 @@ def test_a_calibration_of_before_serves_and_one_without_its_budget_gives_nobody_
         ({"hopeless": 0.5}, r"stop\.hopeless=0\.5 is a share of stop\.risk=: give stop\.risk="),
         ({"hopeless": 0.5, "risk": 0.1}, "run python -m semspec.calibrate_stop stop=eat"),
         ({"hopeless": 1.0, "risk": 0.1, "calibration": "x"}, r"stop\.hopeless=1\.0: give a number above 0"),
-        ({"hopeless": -1.0, "risk": 0.1, "calibration": "x"}, r"stop\.hopeless=-1\.0: give more"),
+        ({"hopeless": -1.0, "risk": 0.1, "calibration": "x"}, r"stop\.hopeless=-1\.0: give a number"),
     ],
 )  # fmt: skip
 def test_a_share_without_a_calibration_is_refused_in_a_line(

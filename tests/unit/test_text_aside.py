@@ -94,7 +94,7 @@ def test_a_template_that_drops_earlier_turns_is_refused(tmp_path: Path) -> None:
 def test_a_template_that_raises_is_refused(tmp_path: Path) -> None:
     no = "{{- raise_exception('one turn only') -}}"
     text = Text(small.save(tmp_path, small.bpe(), small.QWQ, no, "<|im_end|>"))
-    with pytest.raises(UserError, match=r"one turn only.*mend"):
+    with pytest.raises(UserError, match=r"one turn only.*correct"):
         text.aside(ASKED, SCORE)
 
 
