@@ -62,8 +62,7 @@ class Trial(Closes):
             raise UserError(f"stop.risk={self.risk:g} needs a calibration: {self._command()}")
         if self.risk is None and self.calibration is not None:
             raise UserError(
-                "stop.calibration= needs stop.risk=, the risk to certify: give one, such"
-                " as stop.risk=0.02"
+                "stop.calibration= needs the risk to certify: give stop.risk=, such as 0.02"
             )
 
     def _command(self) -> str:

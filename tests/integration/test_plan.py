@@ -129,7 +129,9 @@ def test_a_download_that_the_disk_cannot_hold_is_refused_at_once(
     with pytest.raises(UserError, match=f"{LARGE} and {SMALL} need"):
         planned(capsys, *PAIR)
     told = capsys.readouterr().out
-    assert "refused: 1048576" in told and "set HF_HOME" in told, "a plan names all reasons"
+    assert "refused: the download needs 1048576" in told and "set HF_HOME" in told, (
+        "a plan names all reasons"
+    )
     assert not [name for name in downloads(hub) if name.endswith(".safetensors")]
 
 

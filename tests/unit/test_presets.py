@@ -222,7 +222,7 @@ def test_a_model_that_does_not_sample_is_greedy(folder: Path) -> None:
 )
 def test_a_recommendation_that_is_none_is_named(folder: Path, name: str, value: object) -> None:
     recommend(folder, **{name: value})
-    with pytest.raises(UserError, match=f"recommends {name}=.* none: give {name}= yourself"):
+    with pytest.raises(UserError, match=f"recommends {name}=.* not valid: give {name}= yourself"):
         taken(folder)
 
 

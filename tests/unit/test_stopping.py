@@ -179,7 +179,7 @@ def test_a_calibration_keeps_its_problems_and_certifies_for_what_it_was_made(
         (lambda: Eat(risk=0.02), "run python -m semspec.calibrate_stop stop=eat"),
         (lambda: Eat(calibration="x"), r"give stop\.risk="),
         (lambda: Eat(risk=1.5, calibration="x"), r"stop\.risk=1\.5: give a number above 0"),
-        (lambda: Eat(threshold=2), "scores go from 0 to 1"),
+        (lambda: Eat(threshold=2), "give a score from 0 to 1"),
         (lambda: Eat(smooth=0), r"stop\.smooth=0"),
         (lambda: ForcedAnswer(agree=0), r"stop\.agree=0: give at least 1"),
         (lambda: Budget(tokens=0), r"stop\.tokens=0: give at least 1"),
