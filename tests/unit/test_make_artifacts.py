@@ -165,7 +165,9 @@ def test_what_is_made_takes_its_place_whole_or_not_at_all(committed: Path, tmp_p
 
         return replace(MAKINGS[HEAD], commands=commands)
 
-    with pytest.raises(UserError, match="it ended with exit code 3; run the same command again to resume"):
+    with pytest.raises(
+        UserError, match="it ended with exit code 3; run the same command again to resume"
+    ):
         make(making(half, 3), work, committed)
     assert {f.name: f.read_bytes() for f in (committed / HEAD).iterdir()} == before
     (committed / HEAD / "config.json").unlink()  # what is damaged is replaced, too
