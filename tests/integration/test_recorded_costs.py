@@ -109,7 +109,7 @@ def test_copies_beside_a_model_leave_its_chains_as_long_as_alone(tmp_path: Path)
 
 
 def test_a_missing_table_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no costs\.json"):
+    with pytest.raises(UserError, match=r"no readable costs\.json"):
         run(tmp_path / "run", *TOKENS, f"costs={tmp_path}")
     assert not (tmp_path / "run").exists()
 

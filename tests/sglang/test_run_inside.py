@@ -214,7 +214,7 @@ def test_a_grammar_and_a_rule_for_steps_are_not_asked_for_together(server: str) 
     custom = {"custom_params": {"semspec": {"accept": "logprob"}}}
     with pytest.raises(urllib.error.HTTPError) as refused:
         post(server, "/v1/chat/completions", {**asked, **custom})
-    assert refused.value.code == 400 and b"does not go with a grammar" in refused.value.read()
+    assert refused.value.code == 400 and b"does not support a grammar" in refused.value.read()
 
 
 @pytest.fixture
