@@ -130,7 +130,8 @@ COLUMNS: dict[str, Column] = {  # by the name used in experiments
 
 
 def table(rows: Sequence[Row], names: Sequence[str], title: str) -> Table:
-    shown = Table("", title=title, title_justify="left")
+    shown = Table(title=title, title_justify="left")
+    shown.add_column("", no_wrap=True)  # a row's name, whole, for whoever searches for it
     columns = [COLUMNS[name] for name in names]
     for heading, _ in columns:
         shown.add_column(heading, justify="right")
