@@ -27,7 +27,7 @@ from semspec.cli.arguments import check_arguments
 from semspec.cli.command import run_command
 from semspec.config import RunConfig
 from semspec.engines import servers
-from semspec.engines.drafting_inside import asked_of_plugin, left_beside, size_with, words_of
+from semspec.engines.drafting_inside import asked_of_plugin, size_with, with_share, words_of
 from semspec.engines.servers import Planned
 from semspec.engines.sglang import KEY
 from semspec.errors import UserError
@@ -121,9 +121,7 @@ def plan(config: RunConfig, given: Options) -> list[Planned]:
         usual = servers.SHARES[role] if asked is None else asked
         own, variables = list[str](), dict[str, str]()
         if role in places:
-            place = places[role] if asked is None else replace(places[role], share=asked)
-            if asked is None and small is not None:
-                place = left_beside(small, place, gpus)
+            place = with_share(places[role], asked, small, gpus)
             own, variables = servers.at_place(place, not planned, len(gpus) > 1)
             alone = not place.shared
         else:

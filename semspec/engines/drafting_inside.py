@@ -33,8 +33,17 @@ def size_with(size: ModelSize, small: Small) -> ModelSize:
     return replace(size, weights=size.weights + beside.weights, token=size.token + beside.token)
 
 
-def left_beside(small: Small, place: Place, gpus: Sequence[Gpu]) -> Place:
-    """Return the place with a smaller memory share: SGLang fills its share, and the small model's cache needs room."""
+def with_share(
+    place: Place, share: float | None, small: Small | None, gpus: Sequence[Gpu]
+) -> Place:
+    """Return the place with the memory share that the user gave, or else with room for a small model inside.
+
+    SGLang fills its share, so the small model's cache is left out of it.
+    """
+    if share is not None:
+        return replace(place, share=share)
+    if small is None:
+        return place
     cache = place.tokens * memory.size_of(ModelConfig(path=str(small.folder))).token
     free = min(gpu.free for gpu in gpus if gpu.index in place.gpus)
     return replace(place, share=int((place.share - cache / free) * 1000) / 1000)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 from semspec import registry
 from semspec.engines import servers
 from semspec.engines._base import EngineBase
-from semspec.engines.drafting_inside import asked_of_plugin, left_beside, size_with, words_of
+from semspec.engines.drafting_inside import asked_of_plugin, size_with, with_share, words_of
 from semspec.engines.restarts import Restarts
 from semspec.errors import UserError, without_passwords
 from semspec.models import memory
@@ -278,9 +278,7 @@ class Sglang(EngineBase):
         for (name, need), port in zip(held.items(), ports, strict=True):
             share = self.target_memory if need.role == "target" else self.draft_memory
             if name in places:
-                place = places[name] if share is None else replace(places[name], share=share)
-                if share is None and need.small is not None:
-                    place = left_beside(need.small, place, gpus)
+                place = with_share(places[name], share, need.small, gpus)
                 words, variables = servers.at_place(place, not planned, len(gpus) > 1)
             elif gpus:
                 usual = servers.SHARES[need.role] if share is None else share

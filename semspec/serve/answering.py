@@ -42,9 +42,8 @@ class Work:
         self.scheduler, self.metrics, self.settings = scheduler, metrics, settings
         self.http, self.request, self.reply, self.began = http, request, reply, began
         self.first: float | None = None  # seconds from the request to its first text
-        self._reserved = len(
-            reply.choices
-        )  # places in the queue, held until the choices are submitted
+        # places in the queue, held until the choices are submitted
+        self._reserved = len(reply.choices)
         scheduler.reserved += self._reserved
         self.mailbox = Mailbox(reply.choices, lambda: scheduler.busy)
 

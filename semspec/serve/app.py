@@ -79,9 +79,8 @@ def build(
         Exception: failed,
     }
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    app.router.redirect_slashes = (
-        False  # a redirect would go to whatever host the request's header names
-    )
+    # a redirect would go to whatever host the request's header names
+    app.router.redirect_slashes = False
     return _Guard(app, service)
 
 

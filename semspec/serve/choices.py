@@ -59,9 +59,8 @@ class Choice:
         self.error: Exception | None = None
         self.drafting = not task.off and (task.solver.drafts or bool(task.references))
         self.degraded = False  # the drafter was lost, and the target went on alone
-        self.wake: Callable[[bool], None] = lambda ended: (
-            None
-        )  # called with False for news, with True at the end
+        # called with False for news, with True at the end
+        self.wake: Callable[[bool], None] = lambda ended: None
         # the text so far
         told = self._transcript = Transcript(task, lambda ended: self.wake(ended))
         self.tokens, self.steps, self.logprobs = told.tokens, told.steps, told.logprobs
@@ -131,9 +130,8 @@ class Choice:
             kit = task.solver.kit(name, task.prompt, "plain")
             loop = decode_plainly(context, kit, task.budget, grammar=grammar)
         watcher = RoundWatcher(task, gate, self._transcript, context, self._problem)
-        heard = (
-            watcher.hear if task.live or not gate.free else None
-        )  # else the watcher reads the rounds
+        # if None, the watcher reads the rounds instead
+        heard = watcher.hear if task.live or not gate.free else None
         inner = sliced(loop, task.slice, heard, self._pause, self._at_once())
         outcome: Outcome | None = None
         try:
@@ -174,9 +172,8 @@ class Choice:
         )
         answer: Answer = yield asked
         self._note(asked, answer)
-        if (
-            kit.decode(answer.tokens).strip() != OPEN
-        ):  # drop the token: the grammar constrains the answer from its start
+        # drop the token: the grammar constrains the answer from its start
+        if kit.decode(answer.tokens).strip() != OPEN:
             return context
         self._gate.tell("target", answer.tokens[0])
         done = Round(handed=answer.tokens)
@@ -235,9 +232,8 @@ class Choice:
             now = self._problem.now
             if now is not None and not any(now is one for one in whole):
                 missing = told - sum(len(one.tokens) for one in whole)
-                if missing > len(
-                    now.tokens
-                ):  # the client has them, but the loop was cut before it added them
+                # the client has them, but the loop was cut before it added them
+                if missing > len(now.tokens):
                     more = self.tokens[len(self.tokens) - missing + len(now.tokens) :]
                     now = replace(now, handed=[*now.handed, *more])
                 whole.append(now)

@@ -22,7 +22,6 @@ def log(line: dict[str, Any]) -> None:
 def reason_of(error: ApiError) -> dict[str, str]:
     """Return the log's fields about an error of the models' servers; none for other errors."""
     cause = error.__cause__
-    ours = error.status >= 500 and isinstance(
-        cause, UserError
-    )  # client errors may quote the prompt
+    # client errors may quote the prompt
+    ours = error.status >= 500 and isinstance(cause, UserError)
     return {"error": describe_error(cause)} if ours else {}

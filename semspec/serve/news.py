@@ -20,9 +20,8 @@ class Step:
     tokens: int
     score: float | None = None
     text: str = ""  # of a rejected step; the answer does not contain it
-    drafted: int | None = (
-        None  # of a draft by tokens: its length, of which ``tokens`` were accepted
-    )
+    # of a draft by tokens: its length, of which ``tokens`` were accepted
+    drafted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,5 @@ class Task:
     steps: bool = False  # report each step
     live: bool = False  # the answer is streamed
     slice: int = 16  # tokens to write before other choices get their turn
-    tenant: str = (
-        ""  # keep the answer, to draft this tenant's later answers from; "": do not keep it
-    )
+    # keep the answer, to draft this tenant's later answers from; "": do not keep it
+    tenant: str = ""

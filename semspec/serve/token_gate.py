@@ -29,9 +29,8 @@ class TokenGate:
         followed = task.stops or task.one_call or task.stopping or task.grammar is not None
         self.free = not followed and task.logprobs is None
         self.stopping: Stopping | None = task.stopping() if task.stopping else None
-        if self.stopping is not None and (
-            task.grammar or task.calls
-        ):  # the grammar or the call writes the beginning of the answer
+        # the grammar or the call writes the beginning of the answer
+        if self.stopping is not None and (task.grammar or task.calls):
             self.stopping.closing = replace(self.stopping.closing, answer="")
         self.cut: Literal["", "stop", "thinking", "thought"] = ""
         # a step of the thinking ends after the last passed token, and the stopper is to be asked:

@@ -37,9 +37,8 @@ class Transcript:
             calls=task.calls() if task.calls else None,
             one_call=task.one_call,
         )
-        self._unread: deque[tuple[Author, Sequence[int]] | Step] = (
-            deque()
-        )  # runs and steps not decoded yet
+        # runs and steps not decoded yet
+        self._unread: deque[tuple[Author, Sequence[int]] | Step] = deque()
         self._news, self._lock = News(), threading.RLock()  # the lock also guards decoding
 
     # ---- in the driver's thread -----------------------------------------------------------------
