@@ -16,15 +16,18 @@ again now and then, less often the more often that was in vain.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, median
 
-KEEP = 0.9  # weight of older pass times at each new one
+KEPT = 16  # latest pass times of each kind that are remembered
+PAUSE = 3.0  # a pass counts as at most so many times the median pass: beyond that, the machine paused
 FADE = 0.8  # weight of a request's older drafts at each new one
 LEARN = 0.98  # weight of older drafts of a grade at each new one
 BELIEF = 2.0  # the mean of a draft's grade counts as much as so many drafts of its request
 FIRST = 1.0  # tokens that a draft is expected to bring while nothing is known
-TRIALS = 2  # passes of each kind that are measured before they are compared
+TRIALS = 3  # passes of each kind that are measured before they are compared
 AGAIN = 128  # default of ``Payoff.again``
 RARELY = 8  # after trials in vain, wait at most so many times as many passes
 MOST = 4096  # requests that are remembered
@@ -36,18 +39,37 @@ class Mean:
 
     total: float = 0.0
     weight: float = 0.0
-    seen: int = 0
-    at: int = 0  # number of the last pass that added a value
-    vain: int = 0  # values since this kind of pass was last chosen as the better one
 
     def add(self, value: float, keep: float) -> None:
         self.total, self.weight = keep * self.total + value, keep * self.weight + 1
-        self.seen += 1
 
     def value(self, belief: float = 0.0, otherwise: float = 0.0) -> float:
         """Return the mean, as if ``belief`` values of ``otherwise`` had been seen as well."""
         weight = self.weight + belief
         return (self.total + belief * otherwise) / weight if weight else otherwise
+
+
+@dataclass(slots=True)
+class Times:
+    """How long passes of one kind took lately; a pause of the machine is no cost of a pass."""
+
+    latest: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    seen: int = 0
+    at: int = 0  # number of the last such pass
+    vain: int = 0  # such passes since this kind was last chosen as the better one
+
+    def add(self, seconds: float, at: int) -> None:
+        self.latest.append(seconds)
+        self.seen += 1
+        self.at = at
+        self.vain += 1
+
+    def value(self) -> float:
+        """Return the mean, with every pass counted as at most ``PAUSE`` medians; zero before the first pass."""
+        if not self.latest:
+            return 0.0
+        most = PAUSE * median(self.latest)
+        return fmean(min(seconds, most) for seconds in self.latest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +97,7 @@ class Payoff:
     """What passes cost and what drafts bring, in one worker."""
 
     again: int = AGAIN  # a kind of pass that was not run is measured again after so many passes
-    seconds: dict[tuple[bool, int], Mean] = field(default_factory=dict)  # by kind and size of batch
+    seconds: dict[tuple[bool, int], Times] = field(default_factory=dict)  # by kind and size of batch
     brought: dict[int, Mean] = field(default_factory=dict)  # tokens, by grade
     own: dict[Hashable, Mean] = field(default_factory=dict)  # tokens, by request
     passes: int = 0
@@ -137,10 +159,8 @@ class Payoff:
         if self._last is not None:
             read, size, began, before = self._last
             if before == frozenset(requests):
-                mean = self.seconds.setdefault((read, size), Mean())
-                mean.add((now - began) / (1 + self._more), KEEP)
-                mean.at = self.passes
-                mean.vain += 1
+                times = self.seconds.setdefault((read, size), Times())
+                times.add((now - began) / (1 + self._more), self.passes)
         self._last = None
 
     def pays(self, drafts: Sequence[Proposed]) -> bool:
@@ -165,15 +185,15 @@ class Payoff:
 
     def _better(self, found: Sequence[Proposed], requests: int) -> bool:
         size = requests.bit_length()
-        wide, plain = (self.seconds.setdefault((kind, size), Mean()) for kind in (True, False))
-        for mean, other, choice in ((wide, plain, True), (plain, wide, False)):
-            if mean.seen < TRIALS:
+        wide, plain = (self.seconds.setdefault((kind, size), Times()) for kind in (True, False))
+        for times, other, choice in ((wide, plain, True), (plain, wide, False)):
+            if times.seen < TRIALS:
                 self.tries = True
                 return choice
             # a dear kind, or one often tried in vain, is tried less often
-            dearer = max(1.0, mean.value() / max(other.value(), 1e-9))
-            seldom = min(RARELY, 2 ** max(0, mean.vain - TRIALS))
-            if self.passes - mean.at > self.again * dearer * seldom:
+            dearer = max(1.0, times.value() / max(other.value(), 1e-9))
+            seldom = min(RARELY, 2 ** max(0, times.vain - TRIALS))
+            if self.passes - times.at > self.again * dearer * seldom:
                 self.tries = True
                 return choice
         gain = sum(map(self.expected, found))

@@ -94,7 +94,7 @@ def test_who_asks_for_no_more_than_an_answer_ends_the_stream() -> None:
             time.sleep(0.01)
         drawn = writer.drawn
         time.sleep(0.1)
-        assert writer.drawn == drawn < 100
+        assert writer.drawn <= drawn + 1 < 100  # the token that was being drawn when the abort came
         assert ask(engine, context, 900).tokens == [6, 7, 8, 9, 10]
         assert ask(engine, context, 0).tokens == [11, 12, 13, 14, 15]  # with a request of its own
 

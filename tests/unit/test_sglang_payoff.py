@@ -29,6 +29,7 @@ class Server:
     payoff: Payoff = field(default_factory=Payoff)
     now: float = 0.0
     reads: list[bool] = field(default_factory=list)
+    pauses: dict[int, float] = field(default_factory=dict)  # seconds by which a pass is longer, by its number
 
     def write(self, requests: int, least: int) -> float:
         """Return the seconds until every request has so many tokens."""
@@ -47,6 +48,7 @@ class Server:
             self.payoff.decided(drafts, read, self.now)
             self.reads.append(read)
             self.now += self.wide if read else PLAIN
+            self.now += self.pauses.get(len(self.reads), 0.0)
             for request, at in enumerate(texts):
                 new = 1 + (min(self.right(request, at), 5) if read else 0)
                 gained[request] = range(at, at + new)
@@ -61,6 +63,17 @@ def test_drafts_that_bring_nothing_cost_nearly_nothing(requests: int) -> None:
     took = server.write(requests, 2000)
     assert took <= 1.03 * PLAIN * 2000
     assert sum(server.reads[-2000:]) < 2000 / AGAIN / 4
+
+
+@pytest.mark.parametrize("again", [AGAIN, model_drafts.AGAIN])
+@pytest.mark.parametrize("paused", range(1, 9))
+def test_a_pause_of_the_machine_changes_no_decision(paused: int, again: int) -> None:
+    """One pass takes fifty times as long, early, when few have been measured."""
+    payoff = Payoff(again=again)
+    useless = Server(25.0, lambda request, at: 0, payoff, pauses={paused: 50 * PLAIN})
+    assert useless.write(1, 300) <= 50 * PLAIN + 1.1 * PLAIN * 300
+    good = Server(25.0, lambda request, at: 4, Payoff(again=again), pauses={paused: 50 * PLAIN})
+    assert good.write(1, 300) <= 50 * PLAIN + 1.2 * 25 * 300 / 5
 
 
 def test_drafts_that_bring_more_than_they_cost_are_read() -> None:
