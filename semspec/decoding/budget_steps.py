@@ -6,7 +6,9 @@ rejected one and writes one itself. The first is counted in steps, the second in
 At first nothing is known about a draft model, and a failed draft costs as much as the target needs for a good part of a
 step. So the target writes the first step, which shows how long steps are. Then one problem at a time tries drafts of
 about that length, until some draft is accepted. The cost of failed tries is summed over all problems and loads, minus
-``EXPLORE`` for each written token. The next try waits until the sum plus its own cost is at most ``FREE``.
+``EXPLORE`` of the time since. The next try waits until the sum plus its own cost is at most ``FREE``. All problems under way
+wait while the target reads one problem's draft and the text after it, so a try costs each of them what it costs its own
+problem: a token counts as time only for the problem that wrote it, one of ``company``.
 """
 
 from __future__ import annotations
@@ -195,8 +197,9 @@ class AdaptiveSteps:
             economy.written = _averaged(economy.written, len(done.handed))
         elif not economy.written and done.kept:  # stands in until the target writes a step itself
             economy.written = economy.drafted
-        economy.went(0.0, len(done.tokens))
-        economy.vain = max(economy.vain - EXPLORE * len(done.tokens), 0.0)
+        time = len(done.tokens) / economy.company  # in plain tokens, while each problem writes one
+        economy.went(0.0, time)
+        economy.vain = max(economy.vain - EXPLORE * time, 0.0)
         if not done.drafted:
             return
         size = len(done.drafted) if self.by_token else len(done.ends)

@@ -227,7 +227,7 @@ class Economy:
         """Current time per token, in plain tokens: what one more token is worth."""
         return min(self.spent / self.gained, 1.0)
 
-    def went(self, spent: float, gained: int) -> None:
+    def went(self, spent: float, gained: float) -> None:
         """Count a round: its time and the tokens it brought."""
         self.spent = RATE * self.spent + spent
         self.gained = RATE * self.gained + gained

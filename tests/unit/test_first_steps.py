@@ -86,6 +86,16 @@ def test_tries_in_vain_of_all_problems_together_cost_little(units: float, free: 
     assert len(at) > free + 2 and due[free - 1] == 0.0 < due[free]
 
 
+def test_a_try_costs_every_problem_that_shares_the_passes_what_it_costs_its_own() -> None:
+    """Eight problems wait for each try: the next one is due by the time, not by the tokens of all of them."""
+    one = economy(table(units=17.0, passing=1.0, fed=0.02, together=8), 0.75)
+    one.together = 8
+    at, cost = spread(one, 600, 0), 17.0 + 1.0 + 0.02 * (1 + LENGTH)
+    due = [max(0.0, 8 * (number * cost - FREE) / EXPLORE) for number in range(1, len(at) + 1)]
+    assert at == pytest.approx(due, abs=8 * 4 * LENGTH)
+    assert len(at) > 3
+
+
 def test_a_draft_that_could_not_pay_if_it_were_right_is_tried_once() -> None:
     one = economy(table(units=40.0, fed=0.02), 0.75)
     assert len(spread(one, 20, 0)) == 1
