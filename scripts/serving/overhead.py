@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -21,6 +22,8 @@ from serving.setups import PATIENCE
 
 OVERHEAD = "overhead"
 KINDS = {"stream": "streamed", "whole": "whole"}
+STREAMED = sys.maxsize
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -46,22 +49,26 @@ class Wire:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def ask(self, problem: BenchmarkProblem, kind: str, length: int) -> tuple[float, int]:
+    def ask(self, problem: BenchmarkProblem, kind: str, tokens: int) -> tuple[float, int]:
         """Return the seconds from a question's first byte to its answer's last, and the answer's tokens."""
         asked: dict[str, Any] = {"messages": [{"role": "user", "content": problem.question}]}
-        asked |= {"ignore_eos": True, "max_tokens": length} if length else {}
+        asked |= {"ignore_eos": True, "max_tokens": tokens} if tokens else {}
         if kind == "stream":
             asked |= {"stream": True, "stream_options": {"include_usage": True}}
         body = json.dumps(asked).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        request, got = head.encode() + body, b""
+        request, got, length = head.encode() + body, bytearray(), None
         began = time.perf_counter()
         self.socket.sendall(request)
-        while not _whole(got):
+        while length is None or len(got) < length:
             part = self.socket.recv(1 << 16)
             if not part:
                 raise UserError("the server has closed the connection")
             got += part
+            if length is None:
+                length = _length(got)
+            if length == STREAMED and got.endswith(LAST_CHUNK):
+                break
         seconds = time.perf_counter() - began
         usage = re.search(rb'"completion_tokens":(\d+)', got)
         if usage is None:
@@ -72,13 +79,13 @@ class Wire:
         self.socket.close()
 
 
-def _whole(got: bytes) -> bool:
-    """Return whether a response is complete."""
-    head, found, body = got.partition(b"\r\n\r\n")
-    if not found:
-        return False
-    size = re.search(rb"(?i)content-length: *(\d+)", head)
-    return len(body) >= int(size[1]) if size else body.endswith(b"\r\n0\r\n\r\n")
+def _length(got: bytes | bytearray) -> int | None:
+    """Return the length of a whole response, ``STREAMED`` if it comes in chunks, and None before its head is complete."""
+    end = got.find(b"\r\n\r\n")
+    if end < 0:
+        return None
+    size = re.search(rb"(?i)content-length: *(\d+)", got[:end])
+    return end + 4 + int(size[1]) if size else STREAMED
 
 
 def overhead_rows(
@@ -101,7 +108,7 @@ def overhead_rows(
     with closing(Wire(port)) as wire:
         ways: dict[str, Callable[[BenchmarkProblem], tuple[float, int]]] = {"own": own}
         for kind in KINDS:
-            ways[kind] = partial(wire.ask, kind=kind, length=of.tokens)
+            ways[kind] = partial(wire.ask, kind=kind, tokens=of.tokens)
         for way in ways.values():
             way(problems[0])
         order, took = list(ways), {way: list[float]() for way in ways}
