@@ -81,14 +81,21 @@ class Freely(Way[T]):
             # with several queries, or an answer begun before it was asked for, use the server's own time
             stamped = isinstance(answer, Answer) and (len(answers) > 1 or answer.onward)
             own = answer.seconds if isinstance(answer, Answer) and stamped else waited
-            load = self.costs.load if self.costs is not None else 0
-            self.count([query], [answer], own, 0.0, load or self.concurrency)
+            # seconds under two loads would be no price of either
+            if one.beside == self._load:
+                self.count([query], [answer], own, 0.0, one.beside)
         if self.costs is not None:
             self.costs.answered(time.perf_counter())
         return self.moved(one, answers, lambda: self._clock.tick(len(self.running)) - one.begun)
 
+    @property
+    def _load(self) -> int:
+        """The number of problems under way, as the cost model counts them."""
+        changing = self.costs.load if self.costs is not None else 0
+        return changing or self.concurrency
+
     def _submit(self, one: Running[T]) -> None:
-        one.since, one.left = time.perf_counter(), len(one.queries)
+        one.since, one.left, one.beside = time.perf_counter(), len(one.queries), self._load
         one.waits = []
         asked = {query.model for query in one.queries}
         for role, engine in self.engines.items():  # stop engines that write onward unasked

@@ -41,6 +41,7 @@ class Running(Generic[T]):
     waits: list[Future[Answer]] = field(default_factory=list)
     left: int = 0  # answers still missing
     since: float = 0.0  # when it asked
+    beside: int = 0  # problems under way then, itself included
     gone: bool = False  # given up: answers that still come are ignored
 
     @property

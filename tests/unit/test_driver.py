@@ -155,6 +155,19 @@ def test_plans_run_freely_over_servers_and_write_the_same() -> None:
     assert 0.5 * took < sum(shares) <= took  # the driver was hardly ever without a plan
 
 
+def test_a_query_that_began_under_one_load_and_ended_under_another_is_no_price_of_either() -> None:
+    target, costs = Toy().models()["target"], Costs()
+    engine = Remote(target, slow=0)
+    ended = []
+    for one in Driver({"target": engine}, costs).run(plans(4), 4):
+        ended.append(one.context.key)
+        if len(ended) == 3:  # the slow one has waited beside three others, and is alone now
+            engine.free.set()
+    assert ended[-1] == 0
+    assert costs.curve("target", "write", 4) is not None
+    assert costs.curve("target", "write", 1) is None
+
+
 class Breaking(Remote):
     def _later(self, query: Query) -> Answer:
         if query.context.key == 2:
