@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 KEPT = 16  # latest pass times of each kind that are remembered
-PAUSE = 3.0  # a pass counts as at most so many times the median pass: beyond that, the machine paused
+PAUSE = 3.0  # a pass counts as at most so many median passes: a longer one was interrupted
 FADE = 0.8  # weight of a request's older drafts at each new one
 LEARN = 0.98  # weight of older drafts of a grade at each new one
 BELIEF = 2.0  # the mean of a draft's grade counts as much as so many drafts of its request
@@ -97,7 +97,8 @@ class Payoff:
     """What passes cost and what drafts bring, in one worker."""
 
     again: int = AGAIN  # a kind of pass that was not run is measured again after so many passes
-    seconds: dict[tuple[bool, int], Times] = field(default_factory=dict)  # by kind and size of batch
+    # by kind and size of batch
+    seconds: dict[tuple[bool, int], Times] = field(default_factory=dict)
     brought: dict[int, Mean] = field(default_factory=dict)  # tokens, by grade
     own: dict[Hashable, Mean] = field(default_factory=dict)  # tokens, by request
     passes: int = 0

@@ -29,7 +29,8 @@ class Server:
     payoff: Payoff = field(default_factory=Payoff)
     now: float = 0.0
     reads: list[bool] = field(default_factory=list)
-    pauses: dict[int, float] = field(default_factory=dict)  # seconds by which a pass is longer, by its number
+    # seconds by which a pass is longer, by its number
+    pauses: dict[int, float] = field(default_factory=dict)
 
     def write(self, requests: int, least: int) -> float:
         """Return the seconds until every request has so many tokens."""
