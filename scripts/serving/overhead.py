@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -22,7 +21,6 @@ from serving.setups import PATIENCE
 
 OVERHEAD = "overhead"
 KINDS = {"stream": "streamed", "whole": "whole"}
-STREAMED = sys.maxsize
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
@@ -57,18 +55,15 @@ class Wire:
             asked |= {"stream": True, "stream_options": {"include_usage": True}}
         body = json.dumps(asked).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        request, got, length = head.encode() + body, bytearray(), None
+        request, got, whole = head.encode() + body, bytearray(), None
         began = time.perf_counter()
         self.socket.sendall(request)
-        while length is None or len(got) < length:
+        while whole is None or not whole(got):
             part = self.socket.recv(1 << 16)
             if not part:
                 raise UserError("the server has closed the connection")
             got += part
-            if length is None:
-                length = _length(got)
-            if length == STREAMED and got.endswith(LAST_CHUNK):
-                break
+            whole = whole or _end_of(got)
         seconds = time.perf_counter() - began
         usage = re.search(rb'"completion_tokens":(\d+)', got)
         if usage is None:
@@ -79,13 +74,16 @@ class Wire:
         self.socket.close()
 
 
-def _length(got: bytes | bytearray) -> int | None:
-    """Return the length of a whole response, ``STREAMED`` if it comes in chunks, and None before its head is complete."""
+def _end_of(got: bytearray) -> Callable[[bytearray], bool] | None:
+    """Return the check whether a response is complete, which its head tells; None before the head is there."""
     end = got.find(b"\r\n\r\n")
     if end < 0:
         return None
     size = re.search(rb"(?i)content-length: *(\d+)", got[:end])
-    return end + 4 + int(size[1]) if size else STREAMED
+    if size is None:
+        return lambda got: got.endswith(LAST_CHUNK)
+    length = end + 4 + int(size[1])
+    return lambda got: len(got) >= length
 
 
 def overhead_rows(

@@ -54,22 +54,16 @@ class Times:
     """How long passes of one kind took lately; a pause of the machine is no cost of a pass."""
 
     latest: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    seen: int = 0
+    value: float = 0.0  # their mean, with every pass counted as at most ``PAUSE`` medians
     at: int = 0  # number of the last such pass
     vain: int = 0  # such passes since this kind was last chosen as the better one
 
     def add(self, seconds: float, at: int) -> None:
         self.latest.append(seconds)
-        self.seen += 1
+        most = PAUSE * median(self.latest)
+        self.value = fmean(min(one, most) for one in self.latest)
         self.at = at
         self.vain += 1
-
-    def value(self) -> float:
-        """Return the mean, with every pass counted as at most ``PAUSE`` medians; zero before the first pass."""
-        if not self.latest:
-            return 0.0
-        most = PAUSE * median(self.latest)
-        return fmean(min(seconds, most) for seconds in self.latest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +182,16 @@ class Payoff:
         size = requests.bit_length()
         wide, plain = (self.seconds.setdefault((kind, size), Times()) for kind in (True, False))
         for times, other, choice in ((wide, plain, True), (plain, wide, False)):
-            if times.seen < TRIALS:
+            if len(times.latest) < TRIALS:
                 self.tries = True
                 return choice
             # a dear kind, or one often tried in vain, is tried less often
-            dearer = max(1.0, times.value() / max(other.value(), 1e-9))
+            dearer = max(1.0, times.value / max(other.value, 1e-9))
             seldom = min(RARELY, 2 ** max(0, times.vain - TRIALS))
             if self.passes - times.at > self.again * dearer * seldom:
                 self.tries = True
                 return choice
         gain = sum(map(self.expected, found))
-        pays = (requests + gain) * plain.value() > requests * wide.value()
+        pays = (requests + gain) * plain.value > requests * wide.value
         (wide if pays else plain).vain = 0
         return pays

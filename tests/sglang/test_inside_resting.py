@@ -107,8 +107,7 @@ def test_the_target_decodes_by_itself_and_texts_are_its_own(
         new = passes(engine) - before
         assert new["plain"] > 3 * new["drafted"], new
     assert judged > 4
-    retracted = [answer["meta_info"]["num_retractions"] for answer in answers]
-    assert sum(retracted) > 0, new
+    assert sum(answer["meta_info"]["num_retractions"] for answer in answers) > 0
 
 
 def test_requests_that_sglang_cannot_draw_alike_go_beside(

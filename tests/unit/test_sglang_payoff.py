@@ -132,7 +132,7 @@ def test_time_over_prompts_is_no_pass() -> None:
     assert not payoff.seconds
     payoff.decided([draft, Proposed("b", [], 0, 0)], False, 200.0)
     payoff.begin(["a", "b"], 203.0)
-    assert payoff.seconds[False, 2].value() == 3.0
+    assert payoff.seconds[False, 2].value == 3.0
     payoff.forget("a")
     assert not payoff.own
 
@@ -271,10 +271,10 @@ def test_passes_that_were_not_decided_about_share_the_time() -> None:
     for _ in range(3):
         payoff.again_so()
     payoff.begin(["a"], 8.0)
-    assert payoff.seconds[False, 1].value() == 2.0 and payoff.passes == 4
+    assert payoff.seconds[False, 1].value == 2.0 and payoff.passes == 4
     payoff.decided([draft], True, 8.0)
     payoff.begin(["a"], 11.0)
-    assert payoff.seconds[True, 1].value() == 3.0
+    assert payoff.seconds[True, 1].value == 3.0
 
 
 def test_what_may_depend_on_a_clock_has_three_words() -> None:
