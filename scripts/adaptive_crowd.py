@@ -40,7 +40,7 @@ WHOLE: dict[str, list[Any]] = {
     "temperatures": [0.0],
     "at_once": [4, 16],
 }
-MANY = 4  # times as many problems as in a row with one at a time, and the minimum of groups
+MANY = 4  # groups, at least
 
 
 def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
     columns = ("at_once", "drafters", "texts", "temperatures")
     for size, name, kind, temperature in product(*(of[column] for column in columns)):
         key = _key(size, name, kind, temperature)
-        given = {**of, "concurrency": size, "problems": MANY * max(of["problems"], size)}
+        given = {**of, "concurrency": size, "problems": max(of["problems"], MANY * size)}
         found[key] = measured_or_kept(key, kept, name, kind, temperature, given, engines)
     return found
 
@@ -62,8 +62,8 @@ def text(found: Mapping[str, Any]) -> str:
     """Return the text between the page's marks."""
     rows, of = found["rows"], found["of"]
     lines = [
-        f"{len(rows)} rows of {MANY * of['problems']} problems and at least {MANY} groups ({SMALL} times as many where the copier answers), with answers of at most {of['tokens']} tokens."
-        f" Each problem is solved {of['turns']} times with and without drafts, each time by a solver that has learned nothing yet. {found['provenance']['machine']['cpu']}, one thread."
+        f"{len(rows)} rows of {of['problems']} problems, and at least {MANY} groups, with answers of at most {of['tokens']} tokens, solved with and without drafts"
+        f" in {of['turns']} turn(s) ({SMALL * of['turns']} where the copier answers). Each turn is a run by itself, whose drafts begin with nothing learned. {found['provenance']['machine']['cpu']}, one thread."
         f"{summary(rows)}",
         "",
     ]

@@ -48,7 +48,9 @@ TEXTS = {
 OWN = "synthetic"  # what the embedded pair was trained for; its drafts are almost always wrong on the others
 PERIODS = ("a b ", "one two three ", "x=1; ", "Monday ", "to be or not ", "7 + 7 = 14, ")
 WANTED = 0.97  # the aim: at least this share of the target's own speed
-SMALL = 4  # times as many problems for the embedded copier: its answers take a tenth of the target's time
+SMALL = (
+    4  # times as many turns for the embedded copier: its answers take a tenth of the target's time
+)
 PROMPTS = 3  # times that a prompt is read by itself
 CLOCKS = ("wall", "cpu")
 Groups = Sequence[Mapping[str, float]]
@@ -91,14 +93,13 @@ def measured(
 ) -> dict[str, Any]:
     """Solve problems both ways in turn; return seconds, tokens and equal texts of each group."""
     copier = ["model=tiny-copier"] * copied(name, text)
-    more = SMALL if copier else 1
     options = [*copier, *DRAFTERS[name], "accept=lossless", "split=token"]
     options += [f"temperature={temperature}", "quiet=true"]
     options += [f"max_new_tokens={given['tokens']}", f"concurrency={given['concurrency']}"]
     off = _solver([*options, "adaptive=false"], engines)
-    turns = [_solver(options, engines) for _ in range(given["turns"])]
+    turns = [_solver(options, engines) for _ in range(given["turns"] * (SMALL if copier else 1))]
     settle()
-    size, todo = given["concurrency"], list(problems_of(text, given["problems"] * more))
+    size, todo = given["concurrency"], list(problems_of(text, given["problems"]))
     for mode in ("plain", "speculative"):
         _timed(off, todo[:size], mode)
     groups: list[dict[str, float]] = []
@@ -183,11 +184,6 @@ def spoken(row: Mapping[str, Any], clock: str = "wall") -> str:
     return f"{value:.2f}x{ends} ({answer_alone(row, clock)[0]:.2f}x)"
 
 
-def missed(rows: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the rows whose wall-clock speed-up is below the aim."""
-    return [row for row in rows.values() if speed(row)[0] < WANTED]
-
-
 def drafts_told(row: Mapping[str, Any]) -> str:
     """Return how many rounds had a draft, and how many tokens of it were drafted and kept."""
     count = max(row.get("drafts", 0), 1)
@@ -199,19 +195,14 @@ def summary(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a table's summary: the median, the lowest, how many rows miss the aim, and the greedy texts."""
     speeds = {key: speed(row)[0] for key, row in rows.items()}
     least = min(speeds, key=speeds.__getitem__)
-    low = missed(rows)
-    both = sum(speed(row, "cpu")[0] < WANTED for row in low)
+    low = [key for key, value in speeds.items() if value < WANTED]
+    both = sum(speed(rows[key], "cpu")[0] < WANTED for key in low)
+    equal, answers = equal_texts([row for key, row in rows.items() if key.endswith("/0")])
     return (
         f" By the wall clock, the median is {median(speeds.values()):.2f}x and the lowest {speeds[least]:.2f}x ({least})."
         f" Of the {len(low)} rows below {WANTED:.2f}x by the wall clock, {both} are also below it by CPU time."
-        f"{greedy_told(rows)}"
+        f" At T = 0, {equal:,} of {answers:,} answers are the target's own text."
     )
-
-
-def greedy_told(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return how many greedy texts are the target's own."""
-    equal, answers = equal_texts([row for key, row in rows.items() if key.endswith("/0")])
-    return f" At T = 0, {equal:,} of {answers:,} answers are the target's own text."
 
 
 def equal_texts(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:

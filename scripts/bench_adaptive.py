@@ -1,14 +1,13 @@
 """`make never-slower`: measure whether any lossless drafter is slower than no drafts, in turn with the target alone.
 
-    python scripts/bench_adaptive.py [--drafters lm suffix] [--texts synthetic editing] [--problems 8]
+    python scripts/bench_adaptive.py [--drafters lm suffix] [--texts synthetic editing] [--problems 32]
     python scripts/bench_adaptive.py --at-once 4 16      the second table: several problems at a time (adaptive_crowd.py)
-    python scripts/bench_adaptive.py --longer            the third: rows that missed the aim, over more problems (adaptive_longer.py)
     python scripts/bench_adaptive.py --check             measure nothing; print what is out of date
 
 The target alone and the drafter as in a run (``adaptive=true``) solve each problem one after the other, in this process, in
-alternating order, in several turns. Each turn has its own solver, which begins as a run does: it has measured the cost of passes
-and knows nothing of its drafts. Losses from learning count from the first problem on. Another solver warms the machine up and
-writes the target's own texts; like a run without drafts, it measures no costs.
+alternating order. A turn is one run of as many problems as `semspec.run` solves by default. Each turn has its own solver, which
+begins as a run does: it has measured the cost of passes and knows nothing of its drafts. Losses from learning count from the first
+problem on. Another solver warms the machine up and writes the target's own texts; like a run without drafts, it measures no costs.
 The prompt's pass, which both need, is timed separately. Sampled texts differ in length, so the comparison is the time from
 question to answer, scaled to texts as long as the target's, and next to it the answer's time alone. Both are given as wall-clock
 and as CPU time, and greedy texts are compared with the target's. With --cpu the engines' own clocks count CPU time too, so
@@ -26,7 +25,6 @@ from itertools import product
 from typing import Any
 
 import adaptive_crowd as crowd
-import adaptive_longer as longer
 from adaptive_rows import (
     CLOCKS,
     DRAFTERS,
@@ -64,8 +62,8 @@ def text(found: Mapping[str, Any]) -> str:
     rows, of = found["rows"], found["of"]
     temperatures = of["temperatures"]
     lines = [
-        f"{len(rows)} rows of {of['problems']} problems ({SMALL} times as many where the copier answers), {of['concurrency']} at a time, with answers of at most {of['tokens']} tokens."
-        f" Each problem is solved {of['turns']} times with and without drafts, each time by a solver that has learned nothing yet. {found['provenance']['machine']['cpu']}, one thread."
+        f"{len(rows)} rows of {of['problems']} problems, {of['concurrency']} at a time, with answers of at most {of['tokens']} tokens, solved with and without drafts"
+        f" in {of['turns']} turn(s) ({SMALL * of['turns']} where the copier answers). Each turn is a run by itself, whose drafts begin with nothing learned. {found['provenance']['machine']['cpu']}, one thread."
         f"{summary(rows)}",
         "",
         *markdown(
@@ -148,33 +146,24 @@ def digest() -> str:
 def main() -> int:
     a = parser(
         __doc__,
-        problems=(
-            8,
-            "problems per row; with --at-once, four times as many and at least four groups",
-        ),
+        problems=(32, "problems per row; with --at-once, at least four groups"),
         drafters=([], "which drafters; default: all"),
         texts=([], "which texts; default: all"),
         temperatures=([], "which temperatures; default: all"),
         turns=(
-            3,
-            "turns, each by a new solver that solves every problem with and without drafts",
+            1,
+            f"turns, each by a new solver that solves every problem with and without drafts; {SMALL} times as many where the copier answers",
         ),
         tokens=(256, "most tokens of an answer"),
         at_once=(
             [1],
             "problems at a time; more than one writes the table of make never-slower-together",
         ),
-        longer=(
-            False,
-            "measure the rows of the first table below the aim again, over more problems",
-        ),
         cpu=(False, "decide by CPU time, because other work runs on this machine"),
         **FIGURES.options,
     ).parse_args()
     alone = a.at_once == [1]
     figures, whole = (FIGURES, WHOLE) if alone else (crowd.FIGURES, crowd.WHOLE)
-    if a.longer:
-        figures, whole = longer.FIGURES, {}
     if (ended := figures.asked(a, digest)) is not None:
         return ended
     of: dict[str, Any] = {name: getattr(a, name) for name in ("problems", "turns", "tokens")}
@@ -188,8 +177,7 @@ def main() -> int:
         vars(time)["perf_counter"] = time.process_time
     kept = Kept(ROOT / f"runs/{figures.name}.json", {**of, "digest": digest(), "cpu": a.cpu})
     with Engines() as engines:
-        measure = longer.rows if a.longer else _rows if alone else crowd.rows
-        rows = measure(of, kept, engines)
+        rows = (_rows if alone else crowd.rows)(of, kept, engines)
     found = {"digest": digest(), "provenance": provenance.collect(), "of": of, "rows": rows}
     all_of_it = not a.cpu and all(of[name] == every for name, every in whole.items())
     figures.keep(found, all_of_it)

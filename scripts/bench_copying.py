@@ -22,7 +22,7 @@ from figures_page import ROOT, FiguresPage
 from script_kit import check_known, markdown, parser
 
 from semspec import config
-from semspec.cli.reproduce import record_arms
+from semspec.cli.reproduce_figures import record_arms
 from semspec.errors import UserError
 from semspec.jobs import experiments
 from semspec.results.code_digest import code_digest

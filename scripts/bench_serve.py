@@ -29,7 +29,7 @@ from typing import Any
 from figures_page import ROOT, FiguresPage, Kept
 from script_kit import check_known, parser, server
 from serving import page
-from serving.load import SERVERS, load_rows, load_turn
+from serving.load import DECIDING, MEASURED, SERVERS, load_rows, load_turn
 from serving.overhead import LENGTHS, OVERHEAD, overhead_rows
 from serving.setups import BASE, CLIENTS, TABLES, pair_of
 
@@ -88,7 +88,15 @@ def measure(a: argparse.Namespace, name: str, options: Sequence[str], kept: Kept
             for number in turns:
                 kept.part(
                     part_of(name, clients, number),
-                    partial(load_turn, ports, made.benchmark, problems, clients, asked(clients)),
+                    partial(
+                        load_turn,
+                        ports,
+                        made.benchmark,
+                        problems,
+                        clients,
+                        asked(clients),
+                        MEASURED if number < TURNS else DECIDING,
+                    ),
                 )
 
 
@@ -123,11 +131,14 @@ def main() -> int:
         __doc__,
         table=(["hf", "tokens", "wrong"], f"which tables: {', '.join(TABLES)}"),
         clients=(CLIENTS, "numbers of concurrent clients"),
-        turns=(TURNS, "turns of every mode"),
+        turns=(
+            TURNS,
+            f"turns; beyond {TURNS}, only of the target alone and of drafts that follow the load",
+        ),
         only=([OVERHEAD, "load"], "what to measure"),
         partly=(
             False,
-            "write the page even if parts are missing; it names them and marks older tables with their revision",
+            "write the page even if parts are missing; it names them and marks older rows with their revision",
         ),
         **FIGURES.options,
     ).parse_args(own)

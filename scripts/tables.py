@@ -31,7 +31,8 @@ from omegaconf import OmegaConf
 from script_kit import parser
 
 from semspec import config
-from semspec.cli.reproduce import build, record_arms
+from semspec.cli.reproduce import build
+from semspec.cli.reproduce_figures import record_arms
 from semspec.errors import UserError
 from semspec.jobs import experiments
 from semspec.jobs.experiments import Job, load

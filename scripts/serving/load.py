@@ -17,13 +17,15 @@ from semspec.protocols import Benchmark, BenchmarkProblem
 from semspec.results.metrics import quantile, ratio_interval
 from serving.setups import PATIENCE
 
+PLAIN = "target alone"
 ARMS: dict[str, tuple[str, Mapping[str, Any]]] = {  # the server and what a request says
-    "target alone": ("fixed", {"off": True}),
+    PLAIN: ("fixed", {"off": True}),
     "drafts": ("fixed", {}),
     "drafts that follow the load": ("adaptive", {}),
 }
 # next to each other: on a machine that slows down meanwhile, a slow arm between the two would decide their ratio
-MEASURED = ("target alone", "drafts that follow the load", "drafts")
+MEASURED = (PLAIN, "drafts that follow the load", "drafts")
+DECIDING = MEASURED[:2]  # whether drafts that follow the load are ever slower: worth more turns
 SERVERS = {"fixed": ("adaptive=false",), "adaptive": ()}
 
 
@@ -98,12 +100,13 @@ def load_turn(
     problems: Sequence[BenchmarkProblem],
     clients: int,
     each: int,
+    arms: Sequence[str] = MEASURED,
 ) -> dict[str, Any]:
-    """Let this many clients ask all arms in turn; return each arm's seconds and answers."""
+    """Let this many clients ask the arms in turn; return each arm's seconds and answers."""
     asked = [problems[at * each : (at + 1) * each] for at in range(clients)]
     order = [problem for own in asked for problem in own]
     found = {}
-    for arm in MEASURED:
+    for arm in arms:
         name, semspec = ARMS[arm]
         took, got = turn(ports[name], asked, semspec)
         right = sum(benchmark.grade(p, a.text).correct for p, a in zip(order, got, strict=True))
@@ -116,23 +119,24 @@ def load_turn(
 
 def load_rows(table: str, clients: int, turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row for each arm at this number of clients."""
-    # tokens per second, not seconds: other drafts give other texts
-    speeds = {arm: [one[arm]["tokens"] / one[arm]["seconds"] for one in turns] for arm in ARMS}
-    plain, rows = speeds["target alone"], []
-    for arm, own in speeds.items():
-        firsts = [first for one in turns for first in one[arm]["firsts"]]
+    rows = []
+    for arm in ARMS:
+        mine = [one for one in turns if arm in one]
+        # tokens per second, not seconds: other drafts give other texts
+        pairs = [tuple(one[a]["tokens"] / one[a]["seconds"] for a in (arm, PLAIN)) for one in mine]
+        firsts = [first for one in mine for first in one[arm]["firsts"]]
         rows.append(
             {
                 "table": table,
                 "clients": clients,
-                "turns": len(turns),
+                "turns": len(mine),
                 "arm": arm,
-                "tokens_per_second": median(own),
-                "ratio": median(a / b for a, b in zip(own, plain, strict=True)),
-                "ratio_interval": ratio_interval(list(zip(own, plain, strict=True))),
+                "tokens_per_second": median(own for own, _ in pairs),
+                "ratio": median(own / plain for own, plain in pairs),
+                "ratio_interval": ratio_interval(pairs),
                 "first": median(firsts),
                 "first_p90": quantile(firsts, 0.9),
-                "right": sum(one[arm]["right"] for one in turns) / len(firsts),
+                "right": sum(one[arm]["right"] for one in mine) / len(firsts),
                 "answers": len(firsts),
             }
         )

@@ -41,7 +41,7 @@ def text(found: Mapping[str, Any]) -> str:
         if rows := [row for row in found["load"] if row["table"] == name]:
             lines += [
                 f"**{table.title}**; questions per client and turn: {_asked(rows)}"
-                + _of(found.get("earlier", {}).get(name)),
+                + _revisions(rows),
                 "",
                 *markdown(HEADINGS, [_cells(row) for row in rows]),
                 "",
@@ -56,19 +56,43 @@ def _of(revision: str | None) -> str:
     return f" (measured at revision {revision[:10]})" if revision else ""
 
 
+def _revisions(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the note on the rows of a table that were not measured again."""
+    of = {row["clients"]: row.get("revision") for row in rows}
+    revisions = [revision for revision in dict.fromkeys(of.values()) if revision]
+    if len(set(of.values())) == 1:
+        return _of(*revisions) if revisions else ""
+    notes = (
+        f"{' and '.join(str(n) for n, own in of.items() if own == revision)} clients at {revision[:10]}"
+        for revision in revisions
+    )
+    return f" (measured at an earlier revision: {'; '.join(notes)})"
+
+
 def with_earlier(found: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return figures that include the tables not measured again, with those tables' revisions."""
+    """Return figures that include the rows not measured again, each with its revision."""
     if before is None:
         return found
-    measured = {row["table"] for row in found["load"]}
-    rows = [row for row in before["load"] if row["table"] not in measured]
-    revision = before["provenance"]["git"]["revision"]
-    of = {row["table"]: before.get("earlier", {}).get(row["table"], revision) for row in rows}
-    load = sorted([*found["load"], *rows], key=lambda row: list(TABLES).index(row["table"]))
-    over = found[OVERHEAD]
+    revision, earlier = before["provenance"]["git"]["revision"], before.get("earlier", {})
+    measured = {(row["table"], row["clients"]) for row in found["load"]}
+    rows = [
+        {"revision": revision, **row}
+        for row in before["load"]
+        if (row["table"], row["clients"]) not in measured
+    ]
+    names = list(TABLES)
+    load = sorted(
+        [*found["load"], *rows], key=lambda row: (names.index(row["table"]), row["clients"])
+    )
+    over, of = found[OVERHEAD], {}
     if not over and (over := before.get(OVERHEAD)):
-        of[OVERHEAD] = before.get("earlier", {}).get(OVERHEAD, revision)
-    lacking = [part for part in found["lacking"] if part.partition(",")[0] not in of]
+        of[OVERHEAD] = earlier.get(OVERHEAD, revision)
+    known = {f"{row['table']}, {row['clients']} clients" for row in rows}
+    lacking = [
+        part
+        for part in found["lacking"]
+        if part.partition(":")[0] not in known and not (over and part.startswith(OVERHEAD))
+    ]
     return {**found, OVERHEAD: over, "load": load, "lacking": lacking, "earlier": of}
 
 

@@ -14,39 +14,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.columns import Columns
 from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from semspec import config
 from semspec.cli import trained
 from semspec.cli.audit import audit
 from semspec.cli.plan import before
+from semspec.cli.reproduce_figures import AUDIT, audited, collect, record, record_arms
+from semspec.cli.reproduce_tables import beside, notes, plan_of
 from semspec.errors import UserError
-from semspec.jobs import experiments, sweep
-from semspec.jobs.experiments import NAMES, SHARES, Cell, Experiment, Job, Scale, jobs, load, slug
-from semspec.jobs.job import ARM, left_out, resolve
-from semspec.jobs.job import Job as Run
+from semspec.jobs import sweep
+from semspec.jobs.experiments import Experiment, Job, jobs, load, slug
+from semspec.jobs.job import ARM, resolve
+from semspec.jobs.job import Job as Work
 from semspec.jobs.launchers import options_of
 from semspec.jobs.options import split_hydra, take
 from semspec.report import arms
-from semspec.report.page import decoder
 from semspec.report.progress import Steps
-from semspec.report.rounds import read_rounds
-from semspec.report.runs import read_run
-from semspec.report.terminal import DASH, Screen, number, open_console, percent, seconds, table_of
-from semspec.results import paired
-from semspec.results.records import RunFolder
-from semspec.storage import foreign, provenance
+from semspec.report.terminal import Screen, open_console
 from semspec.storage.files import write_json
 
 OWN = ("experiment", "scale", "plan", "show", "only", "json", "hydra.run.dir")
-AUDIT = "audit.json"
-SIGNALS = {"auroc", "kept_right", "kept_wrong"}  # columns computed from the rounds
-Record = dict[str, Any]
-Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
-"""The results of finished runs by block, row and column."""
 
 
 def asked(arguments: Sequence[str]) -> bool:
@@ -142,7 +130,7 @@ def _train(
     """Train the missing probes and show the states of all beside each other; return the exit code."""
     trainings = trained.trainings(todo, folder)
     console = open_console(quiet=trainings[0].config.quiet)
-    for line in [*trained.plan_of(experiment, scale, trainings), *_notes(experiment.scale(scale))]:
+    for line in [*trained.plan_of(experiment, scale, trainings), *notes(experiment.scale(scale))]:
         console.print(line, soft_wrap=True)
     if switches["plan"] == "true":
         trained.check(trainings)
@@ -169,7 +157,7 @@ def _fitting(
     lacking: dict[tuple[str, str], list[Job]] = {}
     for job in todo:
         try:
-            kept.append((job, resolve(_run(job))[0]))
+            kept.append((job, resolve(job.work())[0]))
         except UserError as error:
             lacking.setdefault((job.row, str(error)), []).append(job)
             if not kept and len(lacking) > len({why for _, why in lacking}):
@@ -190,67 +178,16 @@ def _places(those: Sequence[Job]) -> str:
     return f"{those[0].row} ({len(those)} runs)" if len(those) > 1 else str(those[0])
 
 
-def _run(job: Job, command: str = "") -> Run:
-    return Run(job.folder.as_posix(), job.options, command)
-
-
-def sweep_jobs(experiment: Experiment, todo: Sequence[Job]) -> list[Run]:
+def sweep_jobs(experiment: Experiment, todo: Sequence[Job]) -> list[Work]:
     """Return the jobs of a sweep: one for each run, or one for each block and column with the rows as its arms."""
     if not experiment.arms:
-        return [_run(job) for job in todo]
-    grouped: dict[str, list[Run]] = {}
+        return [job.work() for job in todo]
+    grouped: dict[str, list[Work]] = {}
     for job in todo:
-        grouped.setdefault(f"{slug(job.block)}, {slug(job.column)}", []).append(_run(job, ARM))
+        grouped.setdefault(f"{slug(job.block)}, {slug(job.column)}", []).append(job.work(ARM))
     asked = ("divergence",) if experiment.divergence else ()
     command = "semspec.cli.arms"
-    return [Run(name, asked, command, arms=tuple(runs)) for name, runs in grouped.items()]
-
-
-def record_arms(experiment: Experiment, scale: str, todo: Sequence[Job], folder: Path) -> Record:
-    """Return the figures of arms for a file: rows by block, over all problems solved so far."""
-    solved: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
-    absent: dict[str, str] = {}
-    signals: dict[tuple[str, str], dict[str, float | None]] = {}
-    several = len(experiment.scale(scale).columns) > 1
-    for job in todo:
-        arm = _run(job, ARM)
-        if why := left_out(arm, folder):
-            absent[f"{job.block}/{job.row}"] = why
-        block = f"{job.block} / {job.column}" if several else job.block
-        rows = solved.setdefault(block, {paired.PLAIN: {}})
-        for line in RunFolder(folder / arm.name).problem_lines():
-            rows.setdefault(job.row, {})[line["id"]] = line
-            if line["plain"]:
-                rows[paired.PLAIN].setdefault(line["id"], line["plain"])
-        if SIGNALS & set(experiment.table) and rows.get(job.row):
-            signals[block, job.row] = signal(folder / arm.name)
-    tables = {
-        block: paired.rows(rows, experiment.baseline, experiment.rivals, experiment.floor)
-        for block, rows in solved.items()
-        if rows.get(experiment.baseline)
-    }
-    for (block, name), found in signals.items():
-        for row in tables.get(block, ()):
-            if row["config"] == name:
-                row.update(found)
-    record = {"experiment": experiment.name, "provenance": provenance.collect()}
-    return {**record, "left_out": absent, **tables}
-
-
-def signal(folder: Path) -> dict[str, float | None]:
-    """Measure how well a rule tells right drafted steps from wrong ones, where it is known which are right.
-
-    AUROC is the chance that the rule scores a right step above a wrong one, over the steps that it scored. The other
-    two are the shares of right and of wrong steps that it kept.
-    """
-    run = read_run(folder)
-    questions = {line["id"]: line.get("question") or "" for line in run.problem_lines()}
-    found = read_rounds(run, questions, (), decoder(run)[0])
-    return {
-        "auroc": found.auroc(),
-        "kept_right": found.kept_share(right=True),
-        "kept_wrong": found.kept_share(right=False),
-    }
+    return [Work(name, asked, command, arms=tuple(runs)) for name, runs in grouped.items()]
 
 
 def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
@@ -259,7 +196,7 @@ def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
     for job in todo:
         file = folder / job.folder / AUDIT
         arguments = [*job.options, f"out={file}"]
-        if (held := _audited(file)) and held["arguments"] == arguments:
+        if (held := audited(file)) and held["arguments"] == arguments:
             continue
         console.say(f"{job}")
         try:
@@ -269,17 +206,6 @@ def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
             failed = 1
             console.say(f"{job}: failed: {error}")
     return failed
-
-
-def _audited(file: Path) -> dict[str, Any] | None:
-    """Return an audit's figures, None if its file is missing."""
-    try:
-        found = foreign.read_object(file, way_out="it is not an audit's result: remove it")
-    except foreign.MissingFileError:
-        return None
-    if not {"arguments", "kept", "problems"} <= set(found):
-        raise UserError(f"{file} is not an audit's result: remove it")
-    return found
 
 
 def _make_first(commands: Sequence[str], console: Screen) -> None:
@@ -301,155 +227,6 @@ def _make_first(commands: Sequence[str], console: Screen) -> None:
 def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
     """Return a job's configuration: typed, and as it is recorded."""
     try:
-        return resolve(_run(job))
+        return resolve(job.work())
     except UserError as error:
         raise UserError(f"{job}: {error}") from error
-
-
-def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Results:
-    """Collect the finished runs; the target's row takes its figures from the first run that measured it."""
-    found: Results = {}
-    for job in todo:
-        place = folder / job.folder
-        result = _audited(place / AUDIT) if experiment.audits else RunFolder(place).figures()
-        if not result:
-            continue
-        rows = found.setdefault(job.block, {})
-        rows.setdefault(job.row, {})[job.column] = result
-        if experiment.target and result.get("plain"):
-            rows.setdefault(experiment.target, {}).setdefault(job.column, result)
-    return found
-
-
-def _cell(experiment: Experiment, row: str, result: Mapping[str, Any] | None) -> Cell:
-    read = experiments.target_alone if row == experiment.target else experiments.cell_of
-    return read(result, experiment.metrics) if result else {}
-
-
-def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]:
-    """Return the paper's figures and ours for a file."""
-
-    def of(row: str, result: Mapping[str, Any]) -> dict[str, Any]:
-        mode = result["plain"] if row == experiment.target else result
-        held = {"figures": _cell(experiment, row, result), "problems": mode["problems"]}
-        if experiment.command != "run":
-            return held | ({"states": result["states"]} if experiment.trains else {})
-        speed = None if mode is not result else result["speedup_interval"]
-        intervals = {"pass_at_1_interval": mode["pass_at_1_interval"], "speedup_interval": speed}
-        return held | intervals
-
-    return {
-        "experiment": experiment.name,
-        "title": experiment.title,
-        "scale": scale,
-        "metrics": experiment.metrics,
-        "columns": list(experiment.real.columns),
-        "paper": {
-            block: {row: experiment.published(block, row) for row in rows}
-            for block, rows in experiment.figures.items()
-        },
-        "here": {
-            block: {row: {c: of(row, r) for c, r in cells.items()} for row, cells in rows.items()}
-            for block, rows in found.items()
-        },
-    }
-
-
-# ---- what is shown --------------------------------------------------------------------------------
-
-
-def plan_of(
-    experiment: Experiment, scale: str, todo: Sequence[Job], first: Sequence[str] = ()
-) -> list[Text]:
-    """Describe what will be run, what it costs, and the commands to run ``first``."""
-    setting = experiment.scale(scale)
-    lines = [Text(experiment.title, "bold")]
-    lines += [Text(f"first: {command}", "dim") for command in dict.fromkeys([*setting.first, *first])]  # fmt: skip
-    if scale == "real":
-        for block in setting.blocks:
-            known = [job.hours for job in todo if job.block == block]
-            lines.append(Text(f"{block}: {len(known)} runs, {_hours(known)}"))
-        lines.append(
-            Text(
-                "GPU hours follow from the paper's seconds per problem, on its hardware and engine; they include"
-                " the target's interleaved runs but not probes; engine=hf takes longer.",
-                "dim",
-            )
-        )
-        hours = _hours([job.hours for job in todo])
-        lines.append(Text(f"in all: {len(todo)} runs, {hours}", "bold"))
-    else:
-        turns = ", those of a block in turn" if experiment.arms else ""
-        lines.append(Text(f"{len(todo)} runs on {experiment.models}{turns}"))
-    return lines + _notes(setting)
-
-
-def _notes(setting: Scale) -> list[Text]:
-    return [Text(f"note: {note}", "dim") for note in setting.notes]
-
-
-def _hours(known: Sequence[float | None]) -> str:
-    if None in known:
-        return "GPU hours unknown (the paper gives no times)"
-    return f"about {sum(filter(None, known)):,.0f} GPU hours"
-
-
-def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType:
-    """Return the paper's table beside ours for each block; our other blocks follow the first one's."""
-    setting = experiment.scale(scale)
-    names = [*setting.rows, *(row for rows in experiment.figures.values() for row in rows)]
-    rows = list(dict.fromkeys(names))
-
-    def measured(block: str) -> Table:
-        known = [(row, found[block][row]) for row in rows if row in found[block]]
-        cells = {r: [_cell(experiment, r, own.get(c)) for c in setting.columns] for r, own in known}
-        return _table(f"here: {block}", experiment, list(setting.columns), cells)
-
-    others = [block for block in found if block not in experiment.figures]
-    parts: list[RenderableType] = []
-    for block, published in experiment.figures.items():
-        cells = {row: experiment.published(block, row) for row in rows if row in published}
-        tables = [_table(f"paper: {block}", experiment, list(experiment.real.columns), cells)]
-        if block in found:
-            tables.append(measured(block))
-        while others:
-            tables.append(measured(others.pop(0)))
-        parts.append(Columns(tables, padding=(0, 3)))
-    parts += [measured(block) for block in others]
-    parts += [Text(f"paper: {claim}", "dim") for claim in experiment.claims]
-    sizes = {r["problems"] for b in found.values() for row in b.values() for r in row.values()}
-    if sizes and min(sizes) < 100 and not experiment.trains:  # trained probes have no intervals
-        note = (
-            "problems per cell: small differences may be chance; the file below has the intervals"
-        )
-        parts.append(Text(f"note: {min(sizes)} {note}", "dim"))
-    return Group(*parts)
-
-
-def _table(
-    title: str, experiment: Experiment, columns: Sequence[str], cells: Mapping[str, Sequence[Cell]]
-) -> Table:
-    table = table_of("", "", *columns, words=2, title=title, title_justify="left")
-    for column in table.columns[2:]:
-        column.no_wrap = True
-    metrics = experiment.table
-    for row, listed in cells.items():
-        shown = ("\n".join(_figure(m, cell.get(m)) for m in metrics) for cell in listed)
-        table.add_row(row, Text("\n".join(NAMES[m] for m in metrics), "dim"), *shown)
-    return table
-
-
-def _figure(metric: str, value: float | None) -> str:
-    if metric == "latency" and value is not None:
-        return seconds(value) if value < 10 else f"{value:.1f}"
-    if metric.startswith("speedup"):
-        return number(value, 2, "x")
-    if metric in ("draft_to_verify", "pruned") or metric.startswith("kept.all kept.coverage"):
-        return DASH if value is None else f"{100 * value:.1f} %"
-    if metric.startswith(SHARES) and metric != "reuse.length":
-        return percent(value)
-    if metric.startswith("kept."):
-        return number(value, 4)
-    if metric.endswith(".rows"):
-        return number(value, 0)
-    return number(value, 3 if metric == "pass_at_1" else 1 if "second" in metric else 2)

@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from semspec import config, registry
 from semspec.choices.settle import expand_shorthands
 from semspec.errors import UserError
+from semspec.jobs.job import Job as Work
 from semspec.report.arms import COLUMNS
 from semspec.results.attempts import answers_of
 from semspec.results.metrics import ratio
@@ -174,6 +175,10 @@ class Job:
     @property
     def folder(self) -> Path:
         return Path(*(slug(part) for part in (self.block, self.row, self.column)))
+
+    def work(self, command: str = "") -> Work:
+        """Return the run as a job of a sweep."""
+        return Work(self.folder.as_posix(), self.options, command)
 
     def __str__(self) -> str:
         return " / ".join((self.block, self.row, self.column))

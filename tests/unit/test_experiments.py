@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from semspec.cli import reproduce
+from semspec.cli import reproduce, reproduce_figures, reproduce_tables
 from semspec.cli.calibrate_stop import read as stop_options
 from semspec.errors import UserError
 from semspec.jobs import experiments
@@ -201,10 +201,10 @@ def test_figures_are_shown_beside_ours() -> None:
         "speedup_interval": None,
     }
     found = {"embedded pair": {"Random": {"residues": result}}}
-    told = reproduce.record(experiment, "tiny", found)
+    told = reproduce_figures.record(experiment, "tiny", found)
     assert told["here"]["embedded pair"]["Random"]["residues"]["figures"]["target_share"] == 0.125
     assert told["paper"]["R1-32B"]["Random"][0]["latency"] == 49.98
-    text = _text(reproduce.beside(experiment, "tiny", found))
+    text = _text(reproduce_tables.beside(experiment, "tiny", found))
     for word in ("paper: R1-32B", "here: embedded pair", "0.775", "0.750", "12 %", "24 problems"):
         assert word in text
     lines = text.splitlines()
@@ -322,7 +322,7 @@ def test_a_table_without_times_says_so() -> None:
     experiment = Experiment(name="x", title="x", metrics=["speedup"], real=alone, tiny=alone)
     (job,) = jobs(experiment, "real")
     assert job.hours is None
-    lines = [line.plain for line in reproduce.plan_of(experiment, "real", [job])]
+    lines = [line.plain for line in reproduce_tables.plan_of(experiment, "real", [job])]
     assert any("unknown (the paper gives no times)" in line for line in lines)
 
 
