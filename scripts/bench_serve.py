@@ -96,6 +96,8 @@ def measure(a: argparse.Namespace, name: str, options: Sequence[str], kept: Kept
                         clients,
                         asked(clients),
                         MEASURED if number < TURNS else DECIDING,
+                        swapped=bool(number % 2),
+                        caches=[o.partition("=")[2] for o in common if "_url=" in o],
                     ),
                 )
 

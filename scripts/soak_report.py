@@ -58,7 +58,7 @@ def growth(memory: Sequence[Sequence[int]]) -> str:
 
 def check_log(log: Path, tally: Tally) -> None:
     """Check that the log has one line for each request, and none twice."""
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
     told = collections.Counter(
         int(line["request"].removeprefix(NAMED))
         for line in lines

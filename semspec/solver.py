@@ -21,9 +21,9 @@ from semspec.decoding.costs import Costs, companies
 from semspec.decoding.pacing import Pacing
 from semspec.decoding.stopping import Stopping, closed
 from semspec.decoding.sweep import of_draft, of_target
+from semspec.drafters.opening import Opener
 from semspec.driver import Driver
 from semspec.errors import UserError
-from semspec.loading.opening import Opener
 from semspec.loading.sessions import Sessions
 from semspec.loop import decode_plainly, speculate
 from semspec.models.location import canonical_name

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -25,6 +27,7 @@ ARMS: dict[str, tuple[str, Mapping[str, Any]]] = {  # the server and what a requ
 }
 # next to each other: on a machine that slows down meanwhile, a slow arm between the two would decide their ratio
 MEASURED = (PLAIN, "drafts that follow the load", "drafts")
+FLUSHES = 100  # tries of a server of SGLang to empty its cache, 0.1 s apart: it refuses while a request is being given up
 DECIDING = MEASURED[:2]  # whether drafts that follow the load are ever slower: worth more turns
 SERVERS = {"fixed": ("adaptive=false",), "adaptive": ()}
 
@@ -94,6 +97,17 @@ def turn(
     return time.perf_counter() - began, answers
 
 
+def flush(url: str) -> None:
+    """Empty the cache of one of SGLang's servers."""
+    for _ in range(FLUSHES):
+        try:
+            with urllib.request.urlopen(f"{url}/flush_cache", b"", timeout=PATIENCE):
+                return
+        except urllib.error.HTTPError:
+            time.sleep(0.1)
+    raise UserError(f"{url} does not empty its cache: some request is still running there")
+
+
 def load_turn(
     ports: Mapping[str, int],
     benchmark: Benchmark,
@@ -101,13 +115,22 @@ def load_turn(
     clients: int,
     each: int,
     arms: Sequence[str] = MEASURED,
+    swapped: bool = False,
+    caches: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Let this many clients ask the arms in turn; return each arm's seconds and answers."""
+    """Let this many clients ask the arms in turn; return each arm's seconds and answers.
+
+    ``swapped``: the first two change places. ``caches``: SGLang's servers, whose caches are emptied before each arm. They would
+    hold the earlier arms' texts, and SGLang's attention on a CPU slows down by a quarter as its cache fills and scatters.
+    """
+    arms = [*arms[1::-1], *arms[2:]] if swapped else arms
     asked = [problems[at * each : (at + 1) * each] for at in range(clients)]
     order = [problem for own in asked for problem in own]
     found = {}
     for arm in arms:
         name, semspec = ARMS[arm]
+        for url in caches:
+            flush(url)
         took, got = turn(ports[name], asked, semspec)
         right = sum(benchmark.grade(p, a.text).correct for p, a in zip(order, got, strict=True))
         tokens = sum(answer.tokens for answer in got)

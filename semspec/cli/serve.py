@@ -120,7 +120,7 @@ def loading(config: RunConfig) -> str:
         drafts = "without drafts"
     else:
         drafts = f"with drafts by {registry.name_of(config.draft)}"
-    return f"semspec: loading {canonical_name(config.model)} {drafts}; the address follows when the server is ready"
+    return f"loading {canonical_name(config.model)} {drafts}; the address follows when the server is ready"
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -128,12 +128,16 @@ def run(arguments: Sequence[str]) -> None:
     config, given = read(arguments)
     check_installed()
     name = given.name or canonical_name(config.model)
-    # on standard error: the first line of standard output is the address
-    echo(loading(config), newline=" ", file=sys.stderr, flush=True)
     from semspec.serve import server
     from semspec.serve.keys import Keys, is_local
+    from semspec.serve.log import log
     from semspec.serve.settings import Settings
 
+    # on standard error: the first line of standard output is the address
+    if sys.stderr.isatty():
+        echo(loading(config), newline=" ", file=sys.stderr, flush=True)
+    else:
+        log({"event": "load", "message": loading(config)})
     keys = Keys.read(given.keys)
     settings = Settings(
         name=name,

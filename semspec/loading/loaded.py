@@ -13,11 +13,11 @@ from semspec.datastores.growing import GrowingStore
 from semspec.decoding.pacing import Pacing
 from semspec.decoding.stopping import room_to_think
 from semspec.deferred import load_torch
+from semspec.drafters.opening import Opener
 from semspec.driver import Driver
 from semspec.engines.bridge import BridgedEngine, bridged
 from semspec.engines.pool import Engines
 from semspec.errors import UserError
-from semspec.loading.opening import Opener
 from semspec.models import hub
 from semspec.models.location import ModelFacts
 from semspec.models.text import Text

@@ -25,6 +25,7 @@ from typing import Any
 
 from semspec.errors import UserError, first_line
 from semspec.models.intact import check_model, check_tokenizer
+from semspec.models.spelling import HALF
 from semspec.models.template import TemplateRefusedError, render, variables_of
 from semspec.models.wanted import WITHOUT_WEIGHTS
 from semspec.storage import foreign
@@ -35,6 +36,12 @@ Turn = Mapping[str, Any]
 """A chat message as templates take it: its role, content and other fields."""
 _TURN = "an-open-turn"  # placeholder for the running turn while the template is rendered
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+_PLAIN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+# the letters that stand for bytes in byte-level vocabularies: most for themselves, the others from U+0100 on
+_BYTES = {chr(byte): byte for byte in _PLAIN} | {
+    chr(0x100 + at): byte for at, byte in enumerate(b for b in range(256) if b not in {*_PLAIN})
+}
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -167,6 +174,16 @@ class Text:
         except (OverflowError, TypeError, IndexError):  # Python tokenizers reject unknown ids
             return ""
         return both[len(text) :] if both.startswith(text) else self.decode([token])
+
+    def bytes_of(self, token: int) -> bytes:
+        """Return the bytes of UTF-8 that a token adds, also if they are a part of a character."""
+        if HALF in (text := self.piece(token)):
+            name: str = self.tokenizer.convert_ids_to_tokens(token) or ""
+            if found := _BYTE.fullmatch(name):  # of a SentencePiece vocabulary
+                return bytes([int(found[1], 16)])
+            if all(letter in _BYTES for letter in name):  # of a byte-level one
+                return bytes(_BYTES[letter] for letter in name)
+        return text.encode()
 
     @cached_property
     def _anchor(self) -> tuple[list[int], str]:

@@ -170,7 +170,10 @@ class Whole(Json):
 
 
 class Streamed(Response):
-    """A streamed answer, sent until it ends, its client disconnects, or time runs out."""
+    """A streamed answer, sent until it ends, its client disconnects, or time runs out.
+
+    Its status is sent with the first news, so that an error before that is answered as one.
+    """
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -180,25 +183,31 @@ class Streamed(Response):
         self.raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = self.work
+        work, started = self.work, False
 
         async def push() -> None:
+            nonlocal started
             async for part, more in work.events():
+                if not started:
+                    started = True
+                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})  # fmt: skip
                 await send({"type": "http.response.body", "body": part, "more_body": more})
 
         outcome, status, reason = "cancelled", 499, dict[str, str]()
         try:
             if await _left(receive):
                 return
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await work.followed(push(), receive)
             outcome, status = "ok", 200
         except ClientDisconnect:
             return
-        except ApiError as error:  # the status line is sent: only an event can report it
+        except ApiError as error:
             outcome, status, reason = str(error.status), error.status, reason_of(error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
+                    if not started:
+                        await Json(error.body, status, error.headers)(scope, receive, send)
+                        return
                     last = event(error.body)
                     await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:

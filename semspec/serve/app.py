@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from semspec.serve.errors import ApiError
+from semspec.serve.extension import HEADER
 from semspec.serve.keys import same_machine
 from semspec.serve.log import log
 from semspec.serve.paths import unknown_path, wrong_method
@@ -22,6 +23,7 @@ from semspec.serve.replies import Json
 from semspec.serve.service import Service
 from semspec.serve.wire import FLUSH
 
+ONCE = (b"authorization", HEADER.encode())
 OPEN_TO_ALL = ("/health", "/ready", "/")  # needs no API key: probes and the page
 
 
@@ -94,7 +96,12 @@ class _Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers: dict[bytes, str] = {}
+        twice: bytes | None = None  # a header of ours that is given more than once
+        for raw, value in scope["headers"]:
+            if (header := raw.lower()) in headers and header in ONCE:
+                twice = header
+            headers[header] = value.decode("latin-1")
         given = headers.get(b"x-request-id", "")
         plain = given.isascii() and given.isprintable() and 0 < len(given) <= 128
         name = scope["request_id"] = given if plain else uuid.uuid4().hex
@@ -107,6 +114,8 @@ class _Guard:
                 scope["state"][FLUSH]()
 
         error = self._refusal(scope["path"], headers)
+        if twice is not None:  # whichever was taken, somebody may have meant the other
+            error = ApiError(400, f"the header {twice.decode()} is given more than once", code="invalid_value")  # fmt: skip
         self.service.in_flight += 1
         try:
             if error is not None:

@@ -69,9 +69,14 @@ def refused(param: str, message: str) -> ApiError:
 _UNIONS = {"str", "list[str]", "list[int]", "list[list[int]]", "list[TextPart]", "TextPart"}
 
 
-def _place(parts: Sequence[int | str]) -> tuple[list[str], str]:
-    """Return a field's place as the client wrote it: the names of its parents, and its own."""
-    *parents, name = [str(part) for part in parts if str(part) not in _UNIONS] or [""]
+def _place(parts: Sequence[int | str], unknown: bool) -> tuple[list[str], str]:
+    """Return a field's place as the client wrote it: the names of its parents, and its own.
+
+    pydantic also names the types of a union, unless the field is ``unknown``: then its own name is last.
+    """
+    own = [str(parts[-1])] if unknown else []
+    named = [str(part) for part in parts[: len(parts) - len(own)] if str(part) not in _UNIONS]
+    *parents, name = [*named, *own] or [""]
     return parents, name
 
 
@@ -101,7 +106,7 @@ def explained(
     If a field is missing because its name is misspelt, report the misspelt name.
     """
     found = error.errors(include_url=False, include_input=False)
-    places = [_place(one["loc"]) for one in found]
+    places = [_place(one["loc"], one["type"] == "extra_forbidden") for one in found]
     names = [{*_fields_at(kind, parents), *(() if parents else also)} for parents, _ in places]
     nears = [
         did_you_mean(name, sorted(known)) if one["type"] == "extra_forbidden" else ";"

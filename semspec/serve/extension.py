@@ -31,10 +31,15 @@ class Semspec(Strict):
     tenant: Annotated[str, Field(min_length=1, max_length=256)] | None = None
 
     @property
+    def judging(self) -> tuple[str, ...]:
+        """The given fields about judging drafts."""
+        names = ("rule", "threshold", "risk")
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    @property
     def drafting(self) -> tuple[str, ...]:
         """The given fields about drafting and judging."""
-        names = ("rule", "threshold", "risk", "draft_length")
-        return tuple(name for name in names if getattr(self, name) is not None)
+        return self.judging + ("draft_length",) * (self.draft_length is not None)
 
     @property
     def thinking(self) -> tuple[str, ...]:
@@ -49,6 +54,8 @@ def of_header(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name in found:
+            raise refused(f"semspec.{name}", f"is given more than once in {HEADER}")
         if not equals or value in ("true", "false"):
             found[name] = value != "false"
         elif name in NUMBERS:

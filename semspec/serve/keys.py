@@ -41,6 +41,10 @@ class Keys:
             raise UserError(
                 f"a key is shorter than {LEAST} characters: make one with 'openssl rand -hex 24'"
             )
+        if not all(key.isascii() and key.isprintable() for key in keys):
+            raise UserError(
+                "a key has characters other than ASCII, which clients cannot send in a header: make one with 'openssl rand -hex 24'"
+            )
         return cls(tuple(key.encode() for key in keys))
 
     def __bool__(self) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
+import traceback
 from typing import Any
 
 from semspec.errors import UserError, describe_error
@@ -17,6 +19,16 @@ def log(line: dict[str, Any]) -> None:
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
     echo(json.dumps({"time": stamp, **line}, ensure_ascii=True), file=sys.stderr, flush=True)
+
+
+class Lines(logging.Handler):
+    """Writes what Python's loggers say (ours, uvicorn's, other packages') as lines of the log, too."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told = {"event": "message", "level": record.levelname.lower(), "logger": record.name}
+        error = record.exc_info[1] if record.exc_info else None
+        trace = {"traceback": "".join(traceback.format_exception(error))} if error else {}
+        log({**told, "message": record.getMessage(), **trace})
 
 
 def reason_of(error: ApiError) -> dict[str, str]:

@@ -68,6 +68,11 @@ class Message(Strict):
     def _goes_together(self) -> Message:
         if self.role != "assistant" and self.content is None:
             raise ValueError(f"a {self.role} message needs content")
+        thought = self.reasoning_content is not None or self.reasoning is not None
+        if thought and self.role != "assistant":
+            raise ValueError(f"a {self.role} message cannot have reasoning_content or reasoning")
+        if None not in (both := {self.reasoning_content, self.reasoning}) and len(both) > 1:
+            raise ValueError("reasoning_content and reasoning differ: give one of them")
         if self.tool_calls and self.role != "assistant":
             raise ValueError(f"a {self.role} message cannot have tool_calls")
         if (self.tool_call_id is not None) != (self.role == "tool"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from collections.abc import Callable, Sequence
@@ -145,7 +146,12 @@ class Desk:
                     turns, tools = self._offering.drafts(own, request)
                     draft_ids = own.conversation(turns, told=told, tools=tools)[1]
             except UserError as error:
-                raise refused("messages", str(error)) from error
+                which = "messages"
+                if told:
+                    with contextlib.suppress(UserError):  # without them the template would do
+                        solver.text.conversation(turns, tools=tools)
+                        which = "chat_template_kwargs"
+                raise refused(which, str(error)) from error
             if not ids:
                 raise refused("messages", "the chat template turns them into an empty prompt")
             return [(prompt, ids, draft_ids)]

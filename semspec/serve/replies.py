@@ -12,7 +12,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from semspec.models.spelling import HALF
+from semspec.models.spelling import HALF, Spelling
+from semspec.models.text import Text
 from semspec.serve.calls.base import Call
 from semspec.serve.choices import Choice
 from semspec.serve.figures import Speculation, Usage
@@ -53,6 +54,13 @@ def number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def shown(text: Text, token: int) -> str:
+    """Return a token as completions show it: its text, or its bytes if they are a part of a character."""
+    if HALF not in (piece := text.piece(token)):
+        return piece
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in text.bytes_of(token))
+
+
 def step_told(step: Step) -> dict[str, Any]:
     """Return a step as JSON, for a delta's ``semspec``."""
     told: dict[str, Any] = {
@@ -85,7 +93,9 @@ class Reply:
 
     def __post_init__(self) -> None:
         self.id = ("chatcmpl-" if self.chat else "cmpl-") + uuid.uuid4().hex
-        self._offsets = [0] * len(self.choices)  # in the text, of log-probabilities in completions
+        # of log-probabilities in completions: the next one's place in the text, and the text so far
+        self._offsets = [0] * len(self.choices)
+        self._spellings: dict[int, Spelling] = {}
         self._called = [0] * len(self.choices)  # tool calls sent so far
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -166,17 +176,12 @@ class Reply:
         choice = self.choices[index]
         if choice.task.logprobs is None:
             return None
-        piece = choice.task.solver.text.piece
+        text = choice.task.solver.text
 
         def entry(token: int, value: float) -> dict[str, Any]:
-            text = piece(token)
-            whole = HALF not in text
             shown = value if math.isfinite(value) else -9999.0
-            return {
-                "token": text,
-                "logprob": shown,
-                "bytes": list(text.encode()) if whole else None,
-            }
+            own = list(text.bytes_of(token))
+            return {"token": text.piece(token), "logprob": shown, "bytes": own}
 
         if self.chat:
             content = [
@@ -184,15 +189,17 @@ class Reply:
                 for e in entries
             ]
             return {"content": content, "refusal": None}
-        texts = [piece(e.token) for e in entries]
+        spelling = self._spellings.setdefault(index, Spelling(text.decode))
         offsets = []
-        for text in texts:
+        for one in entries:
             offsets.append(self._offsets[index])
-            self._offsets[index] += len(text)
+            self._offsets[index] += len(spelling.feed([one.token]))
         return {
-            "tokens": texts,
+            "tokens": [shown(text, e.token) for e in entries],
             "token_logprobs": [e.value if math.isfinite(e.value) else -9999.0 for e in entries],
-            "top_logprobs": [{piece(t): v for t, v in e.top if math.isfinite(v)} for e in entries],
+            "top_logprobs": [
+                {shown(text, t): v for t, v in e.top if math.isfinite(v)} for e in entries
+            ],
             "text_offset": offsets,
         }
 

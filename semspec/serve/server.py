@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ from semspec.engines.news import ReplicaLine
 from semspec.errors import UserError
 from semspec.serve.app import build
 from semspec.serve.keys import Keys, check_bind
-from semspec.serve.log import log
+from semspec.serve.log import Lines, log
 from semspec.serve.scheduling import Scheduler
 from semspec.serve.service import Service
 from semspec.serve.settings import Settings
@@ -75,6 +76,8 @@ def serve(
     when the server is ready.
     """
     check_bind(host, keys, insecure)
+    logging.basicConfig(handlers=[Lines()], level=logging.WARNING, force=True)
+    logging.captureWarnings(True)
     sys.setswitchinterval(SWITCH)
     listening = _listen(host, port)
     asyncio.run(_run(make, settings, keys, listening, concurrency, keep, began, told))

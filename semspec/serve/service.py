@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from semspec import __version__
 from semspec.models.location import canonical_name
 from semspec.protocols import Standing
 from semspec.serve.answering import Streamed, Work
-from semspec.serve.errors import RETRY, ApiError
+from semspec.serve.errors import RETRY, ApiError, refused
 from semspec.serve.extension import HEADER
 from semspec.serve.figures import positions
 from semspec.serve.keys import Keys
@@ -34,6 +35,7 @@ STANDINGS: Mapping[Standing, str] = {
     "away": NO_TARGET,
     "over": "the target's servers have ended",
 }
+NAME = re.compile(r"[\w.:-]{1,64}", re.ASCII)  # of a field
 SHORT = 1 << 14  # bytes of a body: shorter ones are prepared faster than another thread starts
 
 
@@ -70,7 +72,7 @@ class Service:
         request = parse(kind, body, http.headers.get(HEADER))
         if request.model not in (None, NAMELESS, self.settings.name):
             raise ApiError(404, f"model: this server has no {request.model}, only {self.settings.name}", "model", "model_not_found")  # fmt: skip
-        self._check_queue(min(request.n or 1, self.settings.most_choices))
+        self._check_queue(min(request.n or 1, self.settings.most_choices), request)
         owner = self.keys.owner(http.headers.get("authorization"))
         async with self._preparing:
             if len(body) <= SHORT and self.desk.at_hand(request):
@@ -79,7 +81,7 @@ class Service:
                 groups = await asyncio.to_thread(self.desk.prepare, request, owner)
         choices = [choice for group in groups for choice in group]
         self._check_open()
-        self._check_queue(len(choices))
+        self._check_queue(len(choices), request)
         reply = Reply(
             choices,
             [group[0] for group in groups],
@@ -103,7 +105,12 @@ class Service:
             told = "is starting" if state == "starting" else "is shutting down"
             raise ApiError(503, f"this server {told}: try again later", code=state, headers=RETRY)
 
-    def _check_queue(self, more: int) -> None:
+    def _check_queue(self, more: int, request: Request) -> None:
+        """Raise ApiError if there is no room for ``more`` choices, now or ever."""
+        most = self.scheduler.concurrency + self.settings.queue
+        if more > most:
+            which = "n" if (request.n or 1) > 1 else "prompt"
+            raise refused(which, f"asks for {more} choices, but this server runs and queues {most} at most")  # fmt: skip
         free = self.scheduler.concurrency - self.scheduler.running
         coming = self.scheduler.waiting + self.scheduler.reserved + more
         if coming > self.settings.queue + max(0, free):
@@ -138,7 +145,9 @@ class Service:
     def refused(self, error: ApiError, **of: object) -> None:
         """Count a refused request and write its line into the log, with the fields ``of``."""
         self.metrics.ended(str(error.status))
-        log({"event": "refusal", **of, "status": error.status, "param": error.param, "code": error.code, **reason_of(error)})  # fmt: skip
+        # the name of an unknown field is the client's own text
+        param = error.param if NAME.fullmatch(error.param or "") else None
+        log({"event": "refusal", **of, "status": error.status, "param": param, "code": error.code, **reason_of(error)})  # fmt: skip
 
     # ---- about the server -----------------------------------------------------------------------
 

@@ -60,7 +60,18 @@ def _changes(base: Solver, request: Request) -> dict[str, Any]:
     if not base.drafts and request.prediction is None:
         for name in request.semspec.drafting:
             raise refused(f"semspec.{name}", "this server does not draft: leave it out")
-    return changes | dict(_ours(base, request.semspec))
+    changes |= _ours(base, request.semspec)
+    if request.prediction is not None and not request.semspec.judging:
+        changes |= _lossless(base)
+    return changes
+
+
+def _lossless(base: Solver) -> Mapping[str, Any]:
+    """Return the option that makes a server's rule lossless: a prediction must not change the answer."""
+    if base.config.accept.lossless:
+        return {}
+    name = "lossless" if base.config.split == "token" else "token"
+    return {"accept": registry.plugin("accept", name).cls()}
 
 
 def _ours(base: Solver, asked: Semspec) -> Mapping[str, Any]:
@@ -126,9 +137,8 @@ def _stopper(base: Solver, asked: Semspec) -> Mapping[str, Any]:
 def _blamed(request: Request, changes: Mapping[str, Any], message: str) -> ApiError:
     """Return the 400 for options that do not fit together; it names a field that the request gave."""
     if "accept" in changes:
-        ours = request.semspec
-        which = "rule" if ours.rule else "threshold" if ours.threshold is not None else "risk"
-        return refused(f"semspec.{which}", message)
+        which = next(iter(request.semspec.judging), None)
+        return refused(f"semspec.{which}" if which else "prediction", message)
     if "stop" in changes:
         asked = request.semspec
         which = "threshold" if asked.thinking_threshold is not None else "stop"

@@ -17,6 +17,9 @@ LOG = logging.getLogger("uvicorn.error")
 MOST = 1 << 16  # bytes of a request's head
 FLUSH = "semspec.flush"  # key in a scope's state: a function that sends the response written so far
 GRACE = 1.0  # seconds more than the application waits for a body, which it reports itself
+UNREAD = (
+    10.0  # seconds in which the client of a closing connection must read something of what is left
+)
 
 
 def wire(patience: float, told: Callable[[ApiError], object]) -> type[asyncio.Protocol]:
@@ -58,8 +61,21 @@ class _Joined:
             self._transport.write(b"".join(parts))
 
     def close(self) -> None:
+        """Close once the client has read what was written, or reads no more."""
         self.flush()
         self._transport.close()
+        self._wait_for_reader(self._transport.get_write_buffer_size())
+
+    def _wait_for_reader(self, left: int) -> None:
+        if left:
+            self._loop.call_later(UNREAD, self._look_at_reader, left)
+
+    def _look_at_reader(self, before: int) -> None:
+        left = self._transport.get_write_buffer_size()
+        if left < before:
+            self._wait_for_reader(left)
+        else:
+            self._transport.abort()
 
 
 class _Wire(H11Protocol):

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+from semspec.drafters.handed import Handed
 from semspec.errors import UserError
 from semspec.models.text import Text
 from semspec.protocols import Kit
@@ -22,7 +23,6 @@ from semspec.registry import plugin
 from semspec.sglang_plugin import compat_ranks
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.drafts import kit_of
-from semspec.sglang_plugin.handed_drafter import Handed
 from semspec.sglang_plugin.steps import (
     Elsewhere,
     Solving,

@@ -54,7 +54,7 @@ def nginx(lives: tuple[Live, Live], tmp_path_factory: pytest.TempPathFactory) ->
         {
             "server 127.0.0.1:8000;": f"server 127.0.0.1:{lives[0].port};",
             "# server 127.0.0.1:8001;": f"server 127.0.0.1:{lives[1].port};",
-            "listen 8080;": f"listen 127.0.0.1:{port};",
+            "listen 127.0.0.1:8080;": f"listen 127.0.0.1:{port};",
         },
     )
     process = subprocess.Popen(command)
@@ -66,12 +66,11 @@ def nginx(lives: tuple[Live, Live], tmp_path_factory: pytest.TempPathFactory) ->
         process.wait(30)
 
 
-@pytest.fixture(scope="module")
-def router(lives: tuple[Live, Live], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """sglang-router, which sends conversations where their prefix is cached."""
-    port, watched = free_port(), free_port()
-    log = tmp_path_factory.mktemp("router") / "log"
-    command = [str(ROUTER), "-m", "sglang_router.launch_router", "--policy", "cache_aware"]
+@contextlib.contextmanager
+def routed(lives: tuple[Live, Live], folder: Path, *options: str) -> Iterator[Live]:
+    """sglang-router in front of servers."""
+    port, watched, log = free_port(), free_port(), folder / "log"
+    command = [str(ROUTER), "-m", "sglang_router.launch_router", *options]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(watched)]
     command += ["--worker-urls", *(live.url for live in lives)]
@@ -83,6 +82,13 @@ def router(lives: tuple[Live, Live], tmp_path_factory: pytest.TempPathFactory) -
     finally:
         process.terminate()
         process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def router(lives: tuple[Live, Live], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """sglang-router, which sends conversations where their prefix is cached."""
+    with routed(lives, tmp_path_factory.mktemp("router"), "--policy", "cache_aware") as front:
+        yield front
 
 
 def under_way(lives: tuple[Live, Live]) -> float:
@@ -165,6 +171,38 @@ def test_through_sglang_router_answers_and_streams_are_ours(
     most = {"max_completion_tokens": 10**9}  # max_tokens comes under this name
     status, error = router.error(CHAT, {"messages": TURN, **most})
     assert status == 400 and error["param"] == "max_completion_tokens"
+
+
+def test_through_sglang_router_a_killed_server_costs_nothing_but_its_own_answers(
+    tmp_path: Path,
+) -> None:
+    """Its stream breaks off; the other server's stream and all later requests are answered."""
+    quick = ("--policy", "round_robin", "--health-check-interval-secs", "1")
+    with (
+        serving("max_new_tokens=160") as one,
+        serving("max_new_tokens=160") as other,
+        routed((one, other), tmp_path, *quick) as front,
+    ):
+        with begun(front) as lost:
+            gone, left = sorted(
+                (one, other), key=lambda live: live.metric("semspec:running"), reverse=True
+            )
+            with begun(front) as kept:  # the other one's turn
+                assert [live.metric("semspec:running") for live in (gone, left)] == [1, 1]
+                gone.process.kill()
+                gone.process.wait(30)
+                with pytest.raises(http.client.IncompleteRead) as broken:  # not as if it were whole
+                    lost.read()
+                assert b"[DONE]" not in broken.value.partial
+                assert kept.read().endswith(b"data: [DONE]\n\n")
+        own = left.chat(seed=3)["choices"]
+        for _ in range(4):  # both turns of each server
+            assert alike(front.chat(seed=3)["choices"], own)
+        left.process.kill()
+        left.process.wait(30)
+        status, headers, body = front.ask(CHAT, {"messages": TURN})
+        assert status == 503 and headers["content-type"] == "application/json"
+        assert json.loads(body)["error"]
 
 
 def test_through_nginx_a_server_that_has_gone_costs_nothing_but_its_own_answers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -33,6 +34,21 @@ def streamed(live: Live, times: int) -> list[dict[str, Any]]:
     status, _, raw = live.ask("/v1/completions", {**body, "stream_options": options})
     assert status == 200, raw
     return [one for one in events_of(raw) if one["choices"] and one["choices"][0]["text"]]
+
+
+def test_log_probabilities_have_the_bytes_of_every_token(live: Live) -> None:
+    """The bytes of all tokens are those of the text, though each is only a part of a character."""
+    body = {"prompt": OPENING, "max_tokens": 3 * SIZE, "ignore_eos": True, "logprobs": 3}
+    told = json.loads(live.ask("/v1/completions", body)[2])["choices"][0]
+    found, text = told["logprobs"], told["text"]
+    assert text == TEXT * 3
+    assert "".join(found["tokens"]) == "".join(f"bytes:\\x{byte:02x}" for byte in text.encode())
+    assert all(len(one) == 3 for one in found["top_logprobs"])  # none hides another one
+    places = [len(text.encode()[:at].decode(errors="ignore")) for at in range(3 * SIZE)]
+    assert found["text_offset"] == places
+    chat = {"messages": [{"role": "user", "content": "Say it."}], "logprobs": True}
+    entries = live.chat(**chat, top_logprobs=2, max_tokens=2 * SIZE, ignore_eos=True)["choices"][0]["logprobs"]["content"]  # fmt: skip
+    assert all(bytes(one["bytes"]) for entry in entries for one in [entry, *entry["top_logprobs"]])
 
 
 def test_no_character_is_broken_over_two_deltas(live: Live) -> None:

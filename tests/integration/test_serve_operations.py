@@ -147,8 +147,8 @@ def test_an_answer_of_a_target_that_cannot_be_used_is_not_taken_for_a_target_tha
     with serving(command=COMMAND, TOY="strange", TOY_LOST=str(strange)) as live:
         body = {**PROMPT, "max_tokens": 5, "semspec": {"off": True}, "stream": stream}
         status, headers, told = live.ask(COMPLETIONS, body)
-        assert status == (200 if stream else 502) and "retry-after" not in headers
-        error = json.loads(told.decode().strip().rpartition("data: ")[2])["error"]
+        assert status == 502 and "retry-after" not in headers  # a stream has not begun either
+        error = json.loads(told)["error"]
         assert (error["code"], error["type"]) == ("model_failed", "server_error")
         live.wait(lambda: [one for one in live.lines() if one.get("status") == 502], "its line")
         (line,) = [one for one in live.lines() if one.get("status") == 502]
@@ -156,6 +156,36 @@ def test_an_answer_of_a_target_that_cannot_be_used_is_not_taken_for_a_target_tha
         assert live.ask("/ready")[0] == 200
         strange.unlink()
         assert live.ask(COMPLETIONS, {**body, "stream": False})[0] == 200
+
+
+def test_more_choices_than_there_will_ever_be_room_for_are_no_case_for_later() -> None:
+    with serving("concurrency=1", "queue=2", command=COMMAND) as live:
+        for fields, named in (({"n": 4}, "n"), ({"prompt": [[0, 1]] * 4}, "prompt")):
+            status, error = live.error(COMPLETIONS, {**PROMPT, "max_tokens": 2, **fields})
+            assert (status, error["param"]) == (400, named) and "3 at most" in error["message"]
+        assert live.ask(COMPLETIONS, {**PROMPT, "max_tokens": 2, "n": 3})[0] == 200
+
+
+def test_a_header_of_ours_that_comes_twice_is_refused() -> None:
+    """A proxy that adds its own to the client's would otherwise be overruled, or the other way round."""
+    with serving(command=COMMAND) as live:
+        for twice in ("x-semspec: off\r\nX-Semspec: tenant=a\r\n", "authorization: a\r\n" * 2):
+            with sent(live, {**PROMPT, "max_tokens": 2}, headers=twice) as connection:
+                assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400")
+        named = {"x-semspec": "rule=greedy; rule=typical"}
+        status, _, told = live.ask(COMPLETIONS, {**PROMPT, "max_tokens": 2}, named)
+        assert status == 400 and json.loads(told)["error"]["param"] == "semspec.rule"
+
+
+def test_who_comes_while_long_answers_are_written_is_answered_before_they_end() -> None:
+    with serving("slice=1", "concurrency=4", command=COMMAND, TOY_SECONDS="0.02") as live:
+        long = {**PROMPT, "max_tokens": 400, "stream": True}
+        with sent(live, long) as one, sent(live, long) as other:
+            live.wait(lambda: live.metric("semspec:running") == 2, "both are being written")
+            assert live.ask(COMPLETIONS, {**PROMPT, "max_tokens": 3})[0] == 200
+            assert live.metric("semspec:running") == 2
+            for connection in (one, other):  # they have begun, and neither is at its end
+                assert b"[DONE]" not in connection.recv(1 << 20)
 
 
 # ---- probes ---------------------------------------------------------------------------------------
@@ -204,7 +234,7 @@ def test_a_server_is_not_ready_while_it_starts_and_while_it_ends(port: int, tmp_
             time.sleep(0.05)
         live = Live(process, f"http://127.0.0.1:{port}", load.with_name("log"))
         # before the models are there
-        assert re.search(r"semspec: loading \S+ with drafts by \S+; .*\n", live.log.read_text())
+        assert re.match(r"loading \S+ with drafts by \S+; ", live.lines()[0]["message"])
         for path in ("/health", "/ready"):
             status, _, told = live.ask(path)
             assert (status, json.loads(told)) == (503, {"status": "starting"})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from semspec.types import Sampling
 from tests.support.costs import crowded
 from tests.support.deep import samples
 from tests.support.pair import TARGET
-from tests.support.serving import Live, serving
+from tests.support.serving import Live, events_of, serving
 
 pytestmark = pytest.mark.deep(quick=True)
 PROMPT, LENGTH, CHOICES = (0, 1), 3, 8
@@ -35,6 +35,15 @@ OPTIONS = ("concurrency=16", "queue=1000", "draft_length=2", "slice=1")
 def live() -> Iterator[Live]:
     with serving(*OPTIONS, command=COMMAND) as running:
         yield running
+
+
+def whole(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the choices of a stream as a whole answer has them."""
+    found: dict[int, dict[str, Any]] = defaultdict(lambda: {"text": ""})
+    for choice in (choice for event in events for choice in event["choices"]):
+        found[choice["index"]]["text"] += choice["text"]
+        found[choice["index"]]["finish_reason"] = choice["finish_reason"]
+    return [found[index] for index in sorted(found)]
 
 
 def p_value(live: Live, clients: int = 8, seeded: bool = True, **fields: Any) -> float:
@@ -55,7 +64,9 @@ def p_value(live: Live, clients: int = 8, seeded: bool = True, **fields: Any) ->
         status, _, told = live.ask("/v1/completions", body)
         assert status == 200, told
         outputs = []
-        for choice in json.loads(told)["choices"]:
+        for choice in (
+            whole(events_of(told)) if fields.get("stream") else json.loads(told)["choices"]
+        ):
             rest, output = choice["text"], list[int]()
             while rest:
                 piece = next(piece for piece in tokens if rest.startswith(piece))
@@ -81,7 +92,8 @@ def p_value(live: Live, clients: int = 8, seeded: bool = True, **fields: Any) ->
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"semspec": {"draft_length": 3}}, {"semspec": {"off": True}}]
+    "fields",
+    [{}, {"stream": True}, {"semspec": {"draft_length": 3}}, {"semspec": {"off": True}}],
 )
 def test_lossless_answers_have_the_targets_law(live: Live, fields: dict[str, Any]) -> None:
     assert p_value(live, **fields) > 1e-4
@@ -99,6 +111,10 @@ def test_copies_of_a_prediction_keep_the_law_under_a_lossless_rule_alone() -> No
             assert p_value(live, prediction=prediction) > 1e-4
             before, accepted = accepted, live.metric("vllm:spec_decode_num_accepted_tokens_total")
             assert accepted > before + SAMPLES / 8
+        assert p_value(live, prediction=prediction, semspec={"rule": "typical"}) < 1e-8
+    # a server with a relaxed rule judges predictions losslessly unless the request names a rule
+    with serving(*OPTIONS, "draft=none", "accept=typical", command=COMMAND) as live:
+        assert p_value(live, prediction=prediction) > 1e-4
         assert p_value(live, prediction=prediction, semspec={"rule": "typical"}) < 1e-8
 
 

@@ -80,10 +80,8 @@ class Live:
         return total
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the JSON lines of the log."""
-        return [
-            json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")
-        ]
+        """Return the lines of the log, all of which are JSON."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     def wait(self, until: Any, what: str, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds

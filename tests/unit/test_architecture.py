@@ -23,6 +23,7 @@ _SERVING = "starlette and uvicorn are optional, and the help does without them"
 LAZY = {  # imports inside functions, of our own modules: (importing, imported) -> reason
     ("semspec", "semspec.api"): _API,
     ("semspec.cli.serve", "semspec.serve.keys"): _SERVING,
+    ("semspec.cli.serve", "semspec.serve.log"): _SERVING,
     ("semspec.cli.serve", "semspec.serve.server"): _SERVING,
     ("semspec.cli.serve", "semspec.serve.settings"): _SERVING,
     ("semspec.cli.train_probe", "semspec.training.probes.pipeline"): _TRAINING,

@@ -8,9 +8,9 @@ import pytest
 
 from semspec.drafters._base import DraftSessionBase
 from semspec.drafters._first import SeveralSessions
+from semspec.drafters.opening import LazySession, Opener
 from semspec.driver import Timed
 from semspec.engines.toy import Toy
-from semspec.loading.opening import LazySession, Opener
 from semspec.protocols import DraftSession, Plan
 from semspec.rules.lossless import Lossless
 from semspec.types import Context, Draft, Read, Room, Round, Sampling, Seen, What

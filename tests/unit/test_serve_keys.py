@@ -36,7 +36,12 @@ def test_keys_come_from_the_environment_and_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "has no key"), ("short", "shorter than 16"), (None, "cannot be read")],
+    [
+        ("", "has no key"),
+        ("short", "shorter than 16"),
+        (None, "cannot be read"),
+        ("schlüssel-0123456789", "other than ASCII"),
+    ],
 )
 def test_keys_that_protect_nothing_are_refused(
     tmp_path: Path, text: str | None, message: str

@@ -143,4 +143,4 @@ def test_a_wrong_method_is_told_the_right_one(app: Any, method: str, path: str, 
 )
 def test_the_line_about_loading_names_the_models(options: list[str], models: str) -> None:
     line = loading(read(["engine=hf", *options])[0])
-    assert line == f"semspec: loading {models}; the address follows when the server is ready"
+    assert line == f"loading {models}; the address follows when the server is ready"

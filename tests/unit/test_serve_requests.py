@@ -23,6 +23,18 @@ TURN = [{"role": "user", "content": "1 + 1"}]
         ({"messages": []}, "messages", "give at least 1"),
         ({"messages": [{**TURN[0], "nam": "x"}]}, "messages.0.nam", "leave it out"),
         ({"max_tokens": True}, "max_tokens", "valid integer"),
+        ({"str": 1}, "str", "is not known to this server"),
+        ({"messages": [{**TURN[0], "TextPart": "x"}]}, "messages.0.TextPart", "leave it out"),
+        ({"messages": [{**TURN[0], "reasoning": "x"}]}, "messages.0", "cannot have reasoning"),
+        (
+            {
+                "messages": [
+                    {**TURN[0], "role": "assistant", "reasoning": "x", "reasoning_content": "y"}
+                ]
+            },
+            "messages.0",
+            "differ",
+        ),
     ],
 )
 def test_a_wrong_field_is_named_with_the_way_out(

@@ -1,6 +1,6 @@
 """Take drafts that somebody else makes: a query asks for one, and whoever runs the loop answers with tokens.
 
-Not a choice of ``draft=``: inside an SGLang server, SGLang's own drafter proposes (``handed.py``).
+Not a choice of ``draft=``: inside an SGLang server, SGLang's own drafter proposes (``semspec.sglang_plugin.handed``).
 """
 
 from __future__ import annotations
