@@ -31,7 +31,7 @@ from script_kit import check_known, parser, server
 from serving import page
 from serving.load import DECIDING, MEASURED, SERVERS, load_rows, load_turn
 from serving.overhead import LENGTHS, OVERHEAD, overhead_rows
-from serving.setups import BASE, CLIENTS, TABLES, pair_of
+from serving.setups import BASE, CLIENTS, TABLES, TURNS, pair_of
 
 from semspec import config
 from semspec.loading.settled import settle
@@ -41,7 +41,6 @@ from semspec.storage import provenance
 from semspec.storage.files import read_json
 
 ROOTS = ("Server", "Solver", "Solve", "speculate")
-TURNS = 3  # at least, for every part
 FIGURES = FiguresPage(
     "serving",
     "docs/measurements/serving.md",
@@ -95,7 +94,7 @@ def measure(a: argparse.Namespace, name: str, options: Sequence[str], kept: Kept
                         problems,
                         clients,
                         asked(clients),
-                        MEASURED if number < TURNS else DECIDING,
+                        MEASURED if number < TABLES[name].full else DECIDING,
                         swapped=bool(number % 2),
                         caches=[o.partition("=")[2] for o in common if "_url=" in o],
                     ),
@@ -135,7 +134,7 @@ def main() -> int:
         clients=(CLIENTS, "numbers of concurrent clients"),
         turns=(
             TURNS,
-            f"turns; beyond {TURNS}, only of the target alone and of drafts that follow the load",
+            "turns; the later ones have only the target alone and drafts that follow the load",
         ),
         only=([OVERHEAD, "load"], "what to measure"),
         partly=(

@@ -14,7 +14,8 @@ from script_kit import HUB
 
 CLIENTS = [1, 4, 16, 64]
 PATIENCE = 900.0  # seconds for an answer, and for a server to load and to measure costs
-LEAST = 8  # questions in a turn: with fewer, one slow answer decides
+LEAST, MOST = 8, 128  # questions in a turn: with fewer, one slow answer decides
+TURNS = 3  # at least, for every part
 NOISE = 3.0  # noise of a draft that is almost always wrong, as a share of its weights' spread
 BASE = ("temperature=0", "max_new_tokens=512", "queue=256", f"concurrency={max(CLIENTS)}")
 
@@ -26,11 +27,13 @@ class Table:
     title: str
     clients: Sequence[int]
     options: Sequence[str] = ()
-    each: int = 2  # questions of a client in a turn, if these are enough in all
+    each: int = 2  # questions of a client in a turn, if these are enough in all and not too many
+    # turns in which all arms are measured; later ones have only the two whose ratio decides
+    full: int = TURNS
 
     def asked(self, clients: int) -> int:
         """Return how many questions each client asks in a turn, given the number of clients."""
-        return max(self.each, -(-LEAST // clients))
+        return max(1, -(-LEAST // clients), min(self.each, MOST // clients))
 
 
 TOKENS = ("accept=lossless", "split=token", "draft_length=5")
@@ -46,9 +49,10 @@ TABLES = {
     ),
     "wrong-sglang": Table(
         "SGLang servers, accept=logprob, with a draft model that is almost always wrong",
-        CLIENTS[:3],
+        CLIENTS,
         ["accept=logprob"],
         4,  # with one question each, the slowest answer would decide
+        full=1,  # always drafting takes three times as long
     ),
 }
 
