@@ -21,6 +21,9 @@ from semspec.protocols import BenchmarkProblem
 from semspec.results.metrics import Interval, rate_ratio, resampled
 from semspec.solver import Solver
 
+STEPS = ", whole steps"  # a drafter's rows with whole steps, judged losslessly: exact, too
+BY_TOKENS = ("accept=lossless", "split=token")
+BY_STEPS = ("accept=token", "split=paragraph")
 DRAFTERS = {
     "lm": ("draft=lm",),
     "lm, dynamic tree": ("draft=lm", "tree=dynamic"),
@@ -36,9 +39,15 @@ DRAFTERS = {
     },
     "hybrid, suffix+lm": ("draft=hybrid", "sources=suffix+lm"),
     "hybrid, suffix+eagle3": ("draft=hybrid", "sources=suffix+eagle3"),
+    "hybrid, suffix+token_recycling": ("draft=hybrid", "sources=suffix+token_recycling", "match=5"),
+    **{
+        f"{name}{STEPS}": (f"draft={name}",)
+        for name in "lm suffix pld_plus adapld token_recycling rest".split()
+    },
 }
 # these need no draft model, head or corpus of the target; on repetitive texts the target is the one that writes them
 COPYING = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
+COPYING += ["hybrid, suffix+token_recycling"]
 TEXTS = {
     "synthetic": "Chains of thought, with little repetition",
     "editing": "A list copied with one value changed",
@@ -85,7 +94,7 @@ def measured_or_kept(
 
 def copied(name: str, text: str) -> bool:
     """Return whether the embedded copier writes the texts of a row."""
-    return text != OWN and name in COPYING
+    return text != OWN and name.removesuffix(STEPS) in COPYING
 
 
 def measured(
@@ -93,7 +102,8 @@ def measured(
 ) -> dict[str, Any]:
     """Solve problems both ways in turn; return seconds, tokens and equal texts of each group."""
     copier = ["model=tiny-copier"] * copied(name, text)
-    options = [*copier, *DRAFTERS[name], "accept=lossless", "split=token"]
+    rule = BY_STEPS if name.endswith(STEPS) else BY_TOKENS
+    options = [*copier, *DRAFTERS[name], *rule]
     options += [f"temperature={temperature}", "quiet=true"]
     options += [f"max_new_tokens={given['tokens']}", f"concurrency={given['concurrency']}"]
     off = _solver([*options, "adaptive=false"], engines)

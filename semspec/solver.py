@@ -202,7 +202,7 @@ class Solver(Sessions):
         longest = max(len(context), len(context.draft_prompt or ()))
         room = self._room(problem, longest, budget or self.config.max_new_tokens)
         references = [self.text.encode(text) for text in problem.references]
-        plain = mode == "plain" or not (self.drafts or (self.beside and references))
+        plain = mode == "plain" or not self.can_draft(bool(references))
 
         def writing(
             text: Context, name: str, before: list[Round], stopping: Stopping | None = None

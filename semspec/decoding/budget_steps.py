@@ -9,6 +9,9 @@ about that length, until some draft is accepted. The cost of failed tries is sum
 ``EXPLORE`` of the time since. The next try waits until the sum plus its own cost is at most ``FREE``. All problems under way
 wait while the target reads one problem's draft and the text after it, so a try costs each of them what it costs its own
 problem: a token counts as time only for the problem that wrote it, one of ``company``.
+
+A lookup is asked before each step while that pays on average (``Economy.net``): what it brings, less what asking, reading
+along and reading its drafts cost. Where it does not pay, it rests as long as its loss cannot be afforded.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from semspec.decoding.beliefs import Signal, deep
-from semspec.decoding.economy import Economy
+from semspec.decoding.economy import LOOK, NET, Economy
 from semspec.decoding.experience import EXPLORE
 from semspec.decoding.trim import shorten
 from semspec.types import Draft, Round, Turns
@@ -26,6 +29,7 @@ FADES = 0.9  # weight of the average step length at each new step
 SHORTEST = 16  # least tokens of a step that is tried
 # plain tokens that failed tries may cost: four or five tries of a small model, two of one nearly as slow as the target
 FREE = 40.0
+FOREVER = 1 << 30  # steps: the rest of a problem
 NOTHING = 1e-9
 
 
@@ -38,6 +42,8 @@ class AdaptiveSteps:
     cap: int  # most tokens of a step
     copies: bool = False  # drafts are looked up: point masses
     by_token: bool = False  # the rule keeps single tokens and writes one itself
+    watches: bool = False  # the drafter reads along while the target writes
+    recalls: bool = True  # before a draft, it reads all that it has missed, not only the newest
     resting: bool = field(default=False, init=False)
     chain: bool = field(default=False, init=False)
     gives_way: bool = field(default=False, init=False)
@@ -49,6 +55,12 @@ class AdaptiveSteps:
     _signal: Signal = field(default=(), init=False)
     _context: int | None = field(default=None, init=False)  # context length before the draft
     _since: float | None = field(default=None, init=False)  # when the round began, if known
+    _seen: int | None = field(
+        default=None, init=False
+    )  # context length that a lookup has read; None: no round yet
+    _missed: float = field(
+        default=0.0, init=False
+    )  # cost of what it had to read first in this round
 
     @property
     def onward(self) -> bool:
@@ -62,12 +74,15 @@ class AdaptiveSteps:
         self._alone, self._asked, self._signal = 1, 0, ("before", self.heat)
         economy = self.economy
         self._since = economy.costs.clock
-        if not economy.token or (economy.written and not economy.drafted and self._may_try()):
+        self.resting, self._missed = False, 0.0
+        if not economy.token:
             self._asked = 1  # nothing was measured yet
+        elif self.copies:
+            self._look_up()
+        elif economy.written and not economy.drafted and self._may_try():
+            self._asked = 1
         elif economy.drafted and economy.written:
             self._decide()
-        elif self.copies:
-            self._asked = 1
         if self._asked and self._unproven:
             economy.tester = self
         return self._asked
@@ -88,6 +103,36 @@ class AdaptiveSteps:
             if self._promises():  # until the next try may be made
                 loss = economy.bank + economy.vain + self._trying() - FREE
             self._alone = max(1, int(economy.pause(loss) / economy.written))
+
+    def _look_up(self) -> None:
+        """Ask for a copy if the expected loss can be afforded; otherwise let the target write, and nobody read along."""
+        economy, context = self.economy, self._context or 0
+        loss, unseen = -economy.net, context - (context if self._seen is None else self._seen)
+        if self.watches and unseen:
+            economy.missed = self._missed = self._recalling(unseen)
+        if economy.affords(loss, self._missed):
+            self._asked, self._seen = 1, context
+            return
+        pause = economy.pause(max(loss, 0.0) + self._missed)
+        if self.watches:
+            self.resting, self._seen = True, self._seen or 0
+            if self._recalling(pause) > EXPLORE * pause:  # it would never be worth reading all that
+                pause = LOOK if economy.costs.load else FOREVER
+        self._alone = max(1, int(pause / max(economy.written, SHORTEST)))
+
+    def _recalling(self, missed: int) -> float:
+        """Return the cost of a pass over the last token and what the drafter has missed."""
+        return self.economy.reading(1 + (missed if self.recalls else min(missed, 1)))
+
+    def _count_copy(self, done: Round) -> None:
+        """Learn what asking for a copy was worth: the tokens of the round, less what they cost."""
+        economy, written = self.economy, len(done.handed)
+        spent = self._missed + economy.asking(1)
+        if written:
+            spent += economy.writing(written, self.watches)
+        if done.drafted:
+            spent += economy.reading(1 + len(done.drafted))
+        economy.net = NET * economy.net + (1 - NET) * (len(done.tokens) - spent)
 
     @property
     def _unproven(self) -> bool:
@@ -180,7 +225,7 @@ class AdaptiveSteps:
             shorten(draft, 0)
 
     def alone(self, left: int) -> int:
-        return self._alone
+        return max(1, min(self._alone, left))
 
     def over(self) -> None:
         """Let another problem try."""
@@ -200,6 +245,11 @@ class AdaptiveSteps:
         time = len(done.tokens) / economy.company  # in plain tokens, while each problem writes one
         economy.went(0.0, time)
         economy.vain = max(economy.vain - EXPLORE * time, 0.0)
+        if self.copies and economy.token:
+            if self._asked:
+                self._count_copy(done)
+            if not self.resting:
+                self._seen = (self._context or 0) + len(done.tokens)
         if not done.drafted:
             return
         size = len(done.drafted) if self.by_token else len(done.ends)

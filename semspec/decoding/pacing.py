@@ -78,7 +78,14 @@ class Pacing:
         own = _own(model, sampling, model.reach or chain, chain)
         return Beside(economy=economy, copying=copying, **own, **both)
 
-    def of_steps(self, who: str, pair: tuple[Drafter, Rule], longest: int, cap: int) -> Pace:
+    def of_steps(
+        self,
+        who: str,
+        pair: tuple[Drafter, Rule],
+        session: DraftSession,
+        longest: int,
+        cap: int,
+    ) -> Pace:
         """Return the pace of one problem that is drafted by longer units, of at most ``cap`` tokens."""
         if (economy := self.economies.get(who)) is None:
             return Steady(longest, cap)
@@ -89,6 +96,8 @@ class Pacing:
             cap=cap,
             copies=not drafter.rows,
             by_token=rule.cuts == "tokens",
+            watches=bool(session.watches),
+            recalls=session.recalls,
         )
 
 

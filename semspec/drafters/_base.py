@@ -45,6 +45,9 @@ class DrafterBase(Plugin):
     def refers(self) -> bool:
         return False
 
+    def can_draft(self, references: bool) -> bool:
+        return not self.plain
+
     @property
     def remembers(self) -> int:
         return 0

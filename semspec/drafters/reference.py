@@ -48,6 +48,9 @@ class Reference(MatchingDrafter):
     def refers(self) -> bool:
         return True
 
+    def can_draft(self, references: bool) -> bool:
+        return references or bool(self.text)
+
     def __post_init__(self) -> None:
         self.check_match()
         if self.guess < 0 or self.candidates < 1:

@@ -145,6 +145,14 @@ class Loaded:
         """True if anything is drafted, even if only for the target's own steps."""
         return not (self.drafter.plain and self.nested.plain)
 
+    def can_draft(self, references: bool) -> bool:
+        """Return whether anything can be drafted for a problem that comes with references, or without."""
+        return (
+            self.drafter.can_draft(references)
+            or self.nested.can_draft(references)
+            or (self.beside and references)
+        )
+
     @property
     def reach(self) -> int:
         """Tokens per draft by the drafter's own options; 0: ``draft_length`` decides."""

@@ -97,7 +97,7 @@ class Sessions(Loaded):
                 "draft", pair, drafter, config.sampling, length, cap, chain
             )
         else:
-            pace = self.pacing.of_steps("draft", pair, length, cap)
+            pace = self.pacing.of_steps("draft", pair, drafter, length, cap)
         return Speculation(
             context,
             kit,

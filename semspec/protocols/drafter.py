@@ -65,6 +65,10 @@ class Drafter(Plugin, Protocol):
         """True if it copies from ``Kit.references`` itself."""
         ...
 
+    def can_draft(self, references: bool) -> bool:
+        """Return whether it can draft anything for a problem that comes with references, or without."""
+        ...
+
     @property
     def remembers(self) -> int:
         """MiB of earlier answers that it wants as ``Kit.earlier``; 0: none."""

@@ -57,7 +57,7 @@ class Choice:
         self._predicted = -1, (0, 0)  # how many rounds were counted, and the counts
         self.finish: Finish = "length"
         self.error: Exception | None = None
-        self.drafting = not task.off and (task.solver.drafts or bool(task.references))
+        self.drafting = not task.off and task.solver.can_draft(bool(task.references))
         self.degraded = False  # the drafter was lost, and the target went on alone
         # called with False for news, with True at the end
         self.wake: Callable[[bool], None] = lambda ended: None

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,10 +21,11 @@ import pytest
 
 from semspec.models.memory import VISIBLE
 from tests.support.processes import left, marked
-from tests.support.serving import COMMAND, Live, serving
+from tests.support.serving import COMMAND, Live, events_of, serving
 from tests.support.sglang_servers import main_process_of
 
 OPTIONS = ("accept=logprob", "temperature=0", "concurrency=2", "max_new_tokens=60", "adaptive=false")  # fmt: skip
+CHAT = "/v1/chat/completions"
 WAIT = 600.0  # a machine may be busy
 # the server, and for each of SGLang's its keeper, SGLang's main process, a scheduler and a detokenizer, which starts last
 WHOLE, LOADING = 13, 7
@@ -140,6 +142,39 @@ def test_a_replica_and_the_drafts_server_that_are_killed_come_back(mark: str) ->
         live.process.send_signal(signal.SIGTERM)  # while they are about to be started, or load
         assert live.process.wait(WAIT) == 0
         assert live.lines()[-1]["event"] == "end" and states(live, "target").count("restart") == 3
+        assert left(running, 30) == [] and marked(mark) == []
+
+
+def test_one_server_that_drafts_tokens_inside_answers_whole_and_in_streams(mark: str) -> None:
+    """The texts are those of engine=hf; whoever goes frees the place, and the figures have the drafts."""
+    tokens = ("accept=lossless", "split=token", "draft_length=4", *OPTIONS[1:])
+    with serving("engine=hf", *tokens) as live:
+        told = answers(live)
+    with serving("engine=sglang", *tokens, **variables(mark)) as live:
+        running = family(live.process.pid, mark)
+        assert len(running) < WHOLE  # one server for both models
+        assert answers(live) == told
+        by_draft = live.metric("semspec:generation_tokens_total", author="draft")
+        assert by_draft > live.metric("semspec:generation_tokens_total") / 4
+        asked = {"messages": [{"role": "user", "content": QUESTIONS[0]}], "stream": True}
+        deltas = [
+            choice["delta"]
+            for event in events_of(live.ask(CHAT, {**asked, "max_tokens": 60})[2])
+            for choice in event["choices"]
+        ]
+        for part in ("reasoning_content", "content"):
+            said = "".join(delta.get(part) or "" for delta in deltas)
+            assert said == (told[0][part] or "")
+        assert len(deltas) > 3
+        body = json.dumps({**asked, "ignore_eos": True, "max_tokens": 1500})
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        with socket.create_connection(("127.0.0.1", live.port)) as connection:
+            connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+            live.wait(lambda: live.metric("semspec:running") == 1, "it runs")
+        live.wait(lambda: live.metric("semspec:running") == 0, "it is given up")
+        assert answers(live) == told
+        live.process.send_signal(signal.SIGTERM)
+        assert live.process.wait(WAIT) == 0
         assert left(running, 30) == [] and marked(mark) == []
 
 

@@ -12,8 +12,8 @@ import pytest
 from semspec.decoding.beliefs import MEMORY, Beliefs, deep, likely
 from semspec.decoding.budget import FOREVER, SHADOWED, Adaptive
 from semspec.decoding.budget_steps import AdaptiveSteps
-from semspec.decoding.costs import CHAIN, WATCH, Curve
-from semspec.decoding.economy import ALLOWANCE, TREES
+from semspec.decoding.costs import CHAIN, WATCH, Costs, Curve
+from semspec.decoding.economy import ALLOWANCE, TREES, Economy
 from semspec.decoding.experience import EXPLORE
 from semspec.decoding.pace import Steady
 from semspec.types import Draft, Round
@@ -386,6 +386,45 @@ def test_a_looked_up_step_is_read_where_its_match_is_good() -> None:
         units = 1 if draft.tokens else 0
         pace.observe(step_round(units, units if grade == 9 else 0))
     assert sent == {1: False, 9: True}
+
+
+def watched(costs: Costs) -> Economy:
+    """A target that writes a fifth more slowly while a drafter reads along."""
+    costs.fixed = False
+    for size in SIZES:
+        costs.add("target", WATCH, 1, size, 1.2 * size)
+    costs.fixed = True
+    return economy(costs)
+
+
+@pytest.mark.parametrize("watches", [False, True])
+def test_a_lookup_that_finds_no_step_is_asked_less_and_less(watches: bool) -> None:
+    """All questions together cost what may be lost at the start, and half a percent from then on."""
+    one = watched(table(asked=0.5, fed=0.1))
+    pace, asked, along, tokens = AdaptiveSteps(economy=one, longest=1, cap=512, copies=True, watches=watches), 0, 0, 0  # fmt: skip
+    while tokens < 4000:
+        pace.behind(100 + tokens)
+        asked += pace.units()
+        count = pace.alone(4000 - tokens)
+        along += 10 * count * (watches and not pace.resting)
+        pace.cut(Draft([]))
+        pace.observe(
+            Round(handed=[0] * 10 * count, handed_ends=[10 * (i + 1) for i in range(count)])
+        )
+        tokens += 10 * count
+    assert 5 <= asked and 0.5 * asked + 0.2 * along < 2 * (4 + 0.005 * 4000)
+    assert not watches or pace.resting
+
+
+def test_a_lookup_whose_steps_are_kept_is_asked_before_each_step() -> None:
+    one = watched(table(asked=0.5, fed=0.1))
+    pace = AdaptiveSteps(economy=one, longest=1, cap=512, copies=True, watches=True)
+    for turn in range(100):
+        pace.behind(100 + 10 * turn)
+        assert pace.units() == 1 and not pace.resting
+        pace.cut(Draft([0] * 10, [10], found="lexical", grade=9))
+        pace.observe(step_round(1, turn % 2))  # every second one is kept
+    assert one.net > 0
 
 
 def test_the_cap_follows_what_was_accepted() -> None:

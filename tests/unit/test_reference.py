@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,9 @@ def test_a_run_copies_from_references_only_where_it_is_asked_to() -> None:
             assert any(r.found == FOUND for r in done.outcome.rounds) == copies
             texts = [solver.text.encode(text) for text in problem.references]
             assert sum(reuse.predicted(done.outcome.rounds, texts)) == sum(map(len, texts))
+            (done,) = solver.solve([replace(problem, references=())], "speculative")
+            if (
+                draft != "suffix"
+            ):  # nothing can be drafted: the target writes in one piece, as if alone
+                (only,) = done.outcome.rounds
+                assert only.handed == done.outcome.tokens and not only.drafted
