@@ -1,4 +1,4 @@
-"""The budget where whole steps are the unit: how many to draft, and whether a looked-up step is worth reading.
+"""The budget where whole steps are the unit: how many to draft.
 
 After a rejection, a rule for steps has the target write the step anew; a rule for tokens keeps the tokens before the
 rejected one and writes one itself. The first is counted in steps, the second in tokens.
@@ -10,8 +10,7 @@ about that length, until some draft is accepted. The cost of failed tries is sum
 wait while the target reads one problem's draft and the text after it, so a try costs each of them what it costs its own
 problem: a token counts as time only for the problem that wrote it, one of ``company``.
 
-A lookup is asked before each step while that pays on average (``Economy.net``): what it brings, less what asking, reading
-along and reading its drafts cost. Where it does not pay, it rests as long as its loss cannot be afforded.
+Lookups are decided in ``budget_copied_steps``.
 """
 
 from __future__ import annotations
@@ -20,16 +19,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from semspec.decoding.beliefs import Signal, deep
-from semspec.decoding.economy import LOOK, NET, Economy
+from semspec.decoding.economy import Economy
 from semspec.decoding.experience import EXPLORE
-from semspec.decoding.trim import shorten
 from semspec.types import Draft, Round, Turns
 
 FADES = 0.9  # weight of the average step length at each new step
 SHORTEST = 16  # least tokens of a step that is tried
 # plain tokens that failed tries may cost: four or five tries of a small model, two of one nearly as slow as the target
 FREE = 40.0
-FOREVER = 1 << 30  # steps: the rest of a problem
 NOTHING = 1e-9
 
 
@@ -40,10 +37,7 @@ class AdaptiveSteps:
     economy: Economy
     longest: int  # most steps of a draft
     cap: int  # most tokens of a step
-    copies: bool = False  # drafts are looked up: point masses
     by_token: bool = False  # the rule keeps single tokens and writes one itself
-    watches: bool = False  # the drafter reads along while the target writes
-    recalls: bool = True  # before a draft, it reads all that it has missed, not only the newest
     resting: bool = field(default=False, init=False)
     chain: bool = field(default=False, init=False)
     gives_way: bool = field(default=False, init=False)
@@ -55,12 +49,6 @@ class AdaptiveSteps:
     _signal: Signal = field(default=(), init=False)
     _context: int | None = field(default=None, init=False)  # context length before the draft
     _since: float | None = field(default=None, init=False)  # when the round began, if known
-    _seen: int | None = field(
-        default=None, init=False
-    )  # context length that a lookup has read; None: no round yet
-    _missed: float = field(
-        default=0.0, init=False
-    )  # cost of what it had to read first in this round
 
     @property
     def onward(self) -> bool:
@@ -72,20 +60,19 @@ class AdaptiveSteps:
     def units(self) -> int:
         self.economy.behind(self._context)
         self._alone, self._asked, self._signal = 1, 0, ("before", self.heat)
+        self._since, self.resting = self.economy.costs.clock, False
+        self._choose()
+        if self._asked and self._unproven:
+            self.economy.tester = self
+        return self._asked
+
+    def _choose(self) -> None:
+        """Choose how many steps to draft, or how many to let the target write."""
         economy = self.economy
-        self._since = economy.costs.clock
-        self.resting, self._missed = False, 0.0
-        if not economy.token:
+        if not economy.token or (economy.written and not economy.drafted and self._may_try()):
             self._asked = 1  # nothing was measured yet
-        elif self.copies:
-            self._look_up()
-        elif economy.written and not economy.drafted and self._may_try():
-            self._asked = 1
         elif economy.drafted and economy.written:
             self._decide()
-        if self._asked and self._unproven:
-            economy.tester = self
-        return self._asked
 
     def _decide(self) -> None:
         """Draft the number of steps that pays best, if its loss can be afforded."""
@@ -104,40 +91,10 @@ class AdaptiveSteps:
                 loss = economy.bank + economy.vain + self._trying() - FREE
             self._alone = max(1, int(economy.pause(loss) / economy.written))
 
-    def _look_up(self) -> None:
-        """Ask for a copy if the expected loss can be afforded; otherwise let the target write, and nobody read along."""
-        economy, context = self.economy, self._context or 0
-        loss, unseen = -economy.net, context - (context if self._seen is None else self._seen)
-        if self.watches and unseen:
-            economy.missed = self._missed = self._recalling(unseen)
-        if economy.affords(loss, self._missed):
-            self._asked, self._seen = 1, context
-            return
-        pause = economy.pause(max(loss, 0.0) + self._missed)
-        if self.watches:
-            self.resting, self._seen = True, self._seen or 0
-            if self._recalling(pause) > EXPLORE * pause:  # it would never be worth reading all that
-                pause = LOOK if economy.costs.load else FOREVER
-        self._alone = max(1, int(pause / max(economy.written, SHORTEST)))
-
-    def _recalling(self, missed: int) -> float:
-        """Return the cost of a pass over the last token and what the drafter has missed."""
-        return self.economy.reading(1 + (missed if self.recalls else min(missed, 1)))
-
-    def _count_copy(self, done: Round) -> None:
-        """Learn what asking for a copy was worth: the tokens of the round, less what they cost."""
-        economy, written = self.economy, len(done.handed)
-        spent = self._missed + economy.asking(1)
-        if written:
-            spent += economy.writing(written, self.watches)
-        if done.drafted:
-            spent += economy.reading(1 + len(done.drafted))
-        economy.net = NET * economy.net + (1 - NET) * (len(done.tokens) - spent)
-
     @property
     def _unproven(self) -> bool:
         """True while nothing that a draft model wrote was accepted."""
-        return not self.copies and not self.economy.beliefs.ever
+        return not self.economy.beliefs.ever
 
     def _may_try(self) -> bool:
         """Return whether this problem may draft; while the model is unproven, one problem tries at a time, and seldom."""
@@ -203,38 +160,25 @@ class AdaptiveSteps:
         economy.costs.add(economy.who, "ask", economy.company, units, seconds, context)
 
     def cut(self, draft: Draft) -> None:
-        """Drop looked-up steps that are not worth a pass by the quality of their match."""
         economy = self.economy
         economy.behind(self._context)
         if draft.tokens:
             for start, end in pairwise([0, *draft.ends]):
                 economy.drafted = _averaged(economy.drafted, end - start)
-        if not self.copies or not draft.tokens or not (economy.token and economy.written):
-            return
-        if draft.probs is not None:  # sampled drafts are not cut
-            return
-        self._signal = (f"{draft.found[:3]} m{draft.grade}", self.heat)
-        length, most, loss = 0, 0.0, 0.0
-        for count, end in enumerate(draft.ends, start=1):
-            gained, spent = self._expected(count, end / count)
-            if gained - spent > most or (count == 1 and gained <= spent):
-                length, most, loss = count, max(gained - spent, 0.0), spent - gained
-        if most > 0 or economy.affords(loss):
-            shorten(draft, draft.ends[length - 1])
-        else:
-            shorten(draft, 0)
 
     def alone(self, left: int) -> int:
         return max(1, min(self._alone, left))
 
     def over(self) -> None:
-        """Let another problem try."""
+        self._let_others_try()
+
+    def _let_others_try(self) -> None:
         if self.economy.tester is self:
             self.economy.tester = None
 
     def observe(self, done: Round) -> None:
         economy = self.economy
-        self.over()
+        self._let_others_try()
         if done.handed_ends:
             for start, end in pairwise([0, *done.handed_ends]):
                 economy.written = _averaged(economy.written, end - start)
@@ -242,14 +186,7 @@ class AdaptiveSteps:
             economy.written = _averaged(economy.written, len(done.handed))
         elif not economy.written and done.kept:  # stands in until the target writes a step itself
             economy.written = economy.drafted
-        time = len(done.tokens) / economy.company  # in plain tokens, while each problem writes one
-        economy.went(0.0, time)
-        economy.vain = max(economy.vain - EXPLORE * time, 0.0)
-        if self.copies and economy.token:
-            if self._asked:
-                self._count_copy(done)
-            if not self.resting:
-                self._seen = (self._context or 0) + len(done.tokens)
+        self._count(done)
         if not done.drafted:
             return
         size = len(done.drafted) if self.by_token else len(done.ends)
@@ -264,6 +201,12 @@ class AdaptiveSteps:
             self.heat = "2" if kept == size else "1" if kept else "0"
         economy.lengths += [b - a for a, b in pairwise([0, *done.ends[: done.units_kept]])]
         del economy.lengths[:-200]
+
+    def _count(self, done: Round) -> None:
+        """Count the time of a round, in plain tokens, of which each problem writes one in the time of one."""
+        economy, time = self.economy, len(done.tokens) / self.economy.company
+        economy.went(0.0, time)
+        economy.vain = max(economy.vain - EXPLORE * time, 0.0)
 
 
 def _averaged(average: float, value: int) -> float:

@@ -163,8 +163,8 @@ class Ledger:
             context = economy.context or 0
             economy.costs.add(economy.who, kind, economy.company, units, seconds, context)
 
-    def close(self, done: Round, predicted: float, asked: bool, resting: bool) -> None:
-        """Count a round, of which ``predicted`` plain tokens of time were expected.
+    def close(self, done: Round, predicted: float, asked: bool, resting: bool) -> float:
+        """Count a round, of which ``predicted`` plain tokens of time were expected; return the plain tokens that it gained.
 
         ``asked``: it asked for a draft; ``resting``: the drafter did not read along.
         """
@@ -175,7 +175,7 @@ class Ledger:
         self._since, self._cold = None, False
         if since is None or now is None:
             economy.went(predicted, tokens)
-            return
+            return tokens - predicted
         if not self.timed:
             economy.went(predicted, tokens)
             if self.crowded:
@@ -185,7 +185,7 @@ class Ledger:
                 # otherwise the load has just changed, and a token has another price
                 if crowd.size == economy.company:
                     crowd.closed(tokens, since, now, economy.token, self.rounds == 1)
-            return
+            return tokens - predicted
         experience, first = economy.experience, self.rounds == 1
         unseen = not done.drafted and (resting or not self.watches)
         row = unseen and tokens >= ENOUGH and not first
@@ -203,6 +203,7 @@ class Ledger:
             mine = self.source.experience
             mine.drafted(max(real - self._excess, 0.0), predicted / mine.factor)
         economy.went(real, tokens)
+        gain = tokens - real
         if asked or not unseen:
-            gain = tokens - real
             self.source.settle(paid, min(gain, 0.0) if first else gain)
+        return gain

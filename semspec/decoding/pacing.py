@@ -9,6 +9,7 @@ from typing import Any, Self
 from semspec.decoding.beliefs import Beliefs
 from semspec.decoding.budget import Adaptive
 from semspec.decoding.budget_beside import SUFFIX, Beside, Copies, Lookups
+from semspec.decoding.budget_copied_steps import CopiedSteps
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import Costs
 from semspec.decoding.economy import COPIED, DRAWN, Economy
@@ -90,15 +91,11 @@ class Pacing:
         if (economy := self.economies.get(who)) is None:
             return Steady(longest, cap)
         drafter, rule = pair
-        return AdaptiveSteps(
-            economy=economy.opened(),
-            longest=longest,
-            cap=cap,
-            copies=not drafter.rows,
-            by_token=rule.cuts == "tokens",
-            watches=bool(session.watches),
-            recalls=session.recalls,
-        )
+        own: dict[str, Any] = {"longest": longest, "cap": cap, "by_token": rule.cuts == "tokens"}
+        if drafter.rows:
+            return AdaptiveSteps(economy=economy.opened(), **own)
+        own |= {"watches": bool(session.watches), "recalls": session.recalls}
+        return CopiedSteps(economy=economy.opened(), **own)
 
 
 def _own(drafter: Drafter, sampling: Sampling, longest: int, chain: int) -> dict[str, Any]:

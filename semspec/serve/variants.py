@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -26,26 +27,39 @@ class Variants:
 
     def at_hand(self, base: Solver, request: Request) -> bool:
         """Tell whether ``of`` is quick, because no rule has to be bound; raise ApiError as it does."""
-        changes = _changes(base, request)
-        return not changes or _key(request, changes) in self._kept
+        changes, exact = _changes(base, request), _exactly(base, request)
+        return not (changes or exact) or _key(request, changes) in self._kept
 
     def of(self, base: Solver, request: Request) -> Solver:
         """Return a solver with this request's options; raise ApiError for invalid ones."""
-        changes = _changes(base, request)
+        changes, exact = _changes(base, request), _exactly(base, request)
         ends = bool(request.ignore_eos)
-        if not changes and not ends:
+        if not changes and not ends and not exact:
             return base
         key = _key(request, changes)
         if key not in self._kept:
-            try:
-                made = base.variant(ends, **changes)
-            except UserError as error:
-                raise _blamed(request, changes, str(error)) from error
-            self._kept[key] = made
+            self._kept[key] = _made(base, request, ends, changes, exact)
             while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
+
+
+def _made(
+    base: Solver,
+    request: Request,
+    ends: bool,
+    changes: Mapping[str, Any],
+    exact: Sequence[Mapping[str, Any]],
+) -> Solver:
+    """Return a solver with changed options, and with the first of the exact rules that this server can use, if any."""
+    for more in exact:
+        with contextlib.suppress(UserError):
+            return base.variant(ends, **changes, **more)
+    try:
+        return base.variant(ends, **changes)
+    except UserError as error:
+        raise _blamed(request, changes, str(error)) from error
 
 
 def _changes(base: Solver, request: Request) -> dict[str, Any]:
@@ -60,18 +74,21 @@ def _changes(base: Solver, request: Request) -> dict[str, Any]:
     if not base.drafts and request.prediction is None:
         for name in request.semspec.drafting:
             raise refused(f"semspec.{name}", "this server does not draft: leave it out")
-    changes |= _ours(base, request.semspec)
-    if request.prediction is not None and not request.semspec.judging:
-        changes |= _lossless(base)
-    return changes
+    return changes | dict(_ours(base, request.semspec))
 
 
-def _lossless(base: Solver) -> Mapping[str, Any]:
-    """Return the option that makes a server's rule lossless: a prediction must not change the answer."""
-    if base.config.accept.lossless:
-        return {}
-    name = "lossless" if base.config.split == "token" else "token"
-    return {"accept": registry.plugin("accept", name).cls()}
+def _exactly(base: Solver, request: Request) -> Sequence[Mapping[str, Any]]:
+    """Return the options with which a prediction does not change the answer, the best first; () if nothing has to change.
+
+    SGLang servers do not return the whole distributions that a lossless rule compares; at temperature 0 the first choice will do.
+    """
+    config = base.config
+    if request.prediction is None or request.semspec.judging or config.accept.lossless:
+        return ()
+    names = ["lossless" if config.split == "token" else "token"]
+    if not (config.temperature if request.temperature is None else request.temperature):
+        names.append("greedy")
+    return [{"accept": registry.plugin("accept", n).cls(), "salvage": False} for n in names]
 
 
 def _ours(base: Solver, asked: Semspec) -> Mapping[str, Any]:
@@ -151,4 +168,4 @@ def _blamed(request: Request, changes: Mapping[str, Any], message: str) -> ApiEr
 def _key(request: Request, changes: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the key under which a request's solver is kept."""
     changed = ((name, repr(value)) for name, value in sorted(changes.items()))
-    return (bool(request.ignore_eos), *changed)
+    return (bool(request.ignore_eos), request.prediction is not None, *changed)

@@ -16,6 +16,7 @@ import pytest
 
 from semspec.decoding.budget import Adaptive
 from semspec.decoding.budget_beside import SUFFIX, Beside, Copies, Lookups
+from semspec.decoding.budget_copied_steps import CopiedSteps
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import CHAIN, Costs
 from semspec.decoding.pace import Pace, Steady
@@ -287,7 +288,8 @@ def test_steps_that_come_and_go_are_lossless(copies: bool) -> None:
     shared = economy(table(passing=1.0, fed=0.3, units=0.5))
 
     def made(longest: int, cap: int) -> Pace:
-        return AdaptiveSteps(economy=shared, longest=longest, cap=cap, copies=copies, by_token=True)
+        kind = CopiedSteps if copies else AdaptiveSteps
+        return kind(economy=shared, longest=longest, cap=cap, by_token=True)
 
     drafter: Drafter = retrieval("prompt_lookup") if copies else LanguageModel()
     plan = speculative_plan(drafter, Lossless())

@@ -11,6 +11,7 @@ import pytest
 
 from semspec.decoding.beliefs import MEMORY, Beliefs, deep, likely
 from semspec.decoding.budget import FOREVER, SHADOWED, Adaptive
+from semspec.decoding.budget_copied_steps import COPIES, CopiedSteps
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import CHAIN, WATCH, Costs, Curve
 from semspec.decoding.economy import ALLOWANCE, TREES, Economy
@@ -375,7 +376,7 @@ def test_a_rule_for_tokens_gains_tokens_of_steps() -> None:
 
 def test_a_looked_up_step_is_read_where_its_match_is_good() -> None:
     one = economy(table(asked=0.1, fed=0.1), 0.4)
-    pace = AdaptiveSteps(economy=one, longest=1, cap=512, copies=True)
+    pace = CopiedSteps(economy=one, longest=1, cap=512)
     sent: dict[int, bool] = {}
     for turn in range(200):
         pace.units()
@@ -394,14 +395,14 @@ def watched(costs: Costs) -> Economy:
     for size in SIZES:
         costs.add("target", WATCH, 1, size, 1.2 * size)
     costs.fixed = True
-    return economy(costs)
+    return Economy(costs, beliefs=Beliefs(0.5), allowance=COPIES)
 
 
 @pytest.mark.parametrize("watches", [False, True])
 def test_a_lookup_that_finds_no_step_is_asked_less_and_less(watches: bool) -> None:
     """All questions together cost what may be lost at the start, and half a percent from then on."""
     one = watched(table(asked=0.5, fed=0.1))
-    pace, asked, along, tokens = AdaptiveSteps(economy=one, longest=1, cap=512, copies=True, watches=watches), 0, 0, 0  # fmt: skip
+    pace, asked, along, tokens = CopiedSteps(economy=one, longest=1, cap=512, watches=watches), 0, 0, 0  # fmt: skip
     while tokens < 4000:
         pace.behind(100 + tokens)
         asked += pace.units()
@@ -412,13 +413,29 @@ def test_a_lookup_that_finds_no_step_is_asked_less_and_less(watches: bool) -> No
             Round(handed=[0] * 10 * count, handed_ends=[10 * (i + 1) for i in range(count)])
         )
         tokens += 10 * count
-    assert 5 <= asked and 0.5 * asked + 0.2 * along < 2 * (4 + 0.005 * 4000)
+    assert 5 <= asked and 0.5 * asked + 0.2 * along < 2 * (COPIES + 0.005 * 4000)
     assert not watches or pace.resting
+
+
+def test_a_lookup_whose_steps_are_always_wrong_loses_little() -> None:
+    """Whatever their matches promise: each kind of match is new, and has not failed before."""
+    one = economy(table(asked=0.1, fed=0.1), 0.9)
+    pace, tokens, lost = CopiedSteps(economy=one, longest=1, cap=512), 0, 0.0
+    while tokens < 4000:
+        pace.behind(100 + tokens)
+        asked, count = pace.units(), pace.alone(4000 - tokens)
+        draft = Draft([0] * 10 * asked, [10] * asked, found=f"{tokens:03}", grade=tokens % 10)
+        pace.cut(draft)
+        sent = len(draft.tokens)
+        lost += 0.1 * asked + (1.0 + 0.1 * (1 + sent)) * bool(sent)
+        pace.observe(Round(drafted=draft.tokens, ends=draft.ends, handed=[0] * 10 * count, handed_ends=[10 * (i + 1) for i in range(count)]))  # fmt: skip
+        tokens += 10 * count
+    assert 2.0 < lost < 2 * (4 + 0.005 * 4000)
 
 
 def test_a_lookup_whose_steps_are_kept_is_asked_before_each_step() -> None:
     one = watched(table(asked=0.5, fed=0.1))
-    pace = AdaptiveSteps(economy=one, longest=1, cap=512, copies=True, watches=True)
+    pace = CopiedSteps(economy=one, longest=1, cap=512, watches=True)
     for turn in range(100):
         pace.behind(100 + 10 * turn)
         assert pace.units() == 1 and not pace.resting
