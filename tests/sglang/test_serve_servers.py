@@ -143,6 +143,18 @@ def test_a_seed_that_says_nothing_of_the_text_is_told(alone: Live) -> None:
     assert json.loads(alone.ask("/server_info")[2])["seed_repeats"] is False
 
 
+def test_a_prediction_that_is_nearly_right_changes_nothing(alone: Live) -> None:
+    """SGLang tells no whole distributions: at temperature 0 its first choices judge, above it the server's own rule."""
+    turns = [{"role": "user", "content": QUESTIONS[0]}]
+    own = said(alone, QUESTIONS[0], semspec={"off": True})
+    near = f"{own[0]}\n</think>\n\n{own[1]}".replace("k is", "k was").replace(" x", " y")
+    prediction = {"type": "content", "content": near}
+    assert said(alone, QUESTIONS[0], prediction=prediction) == own
+    told = alone.chat(messages=turns, max_tokens=90, temperature=0.6, prediction=prediction)
+    details = told["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] > 0
+
+
 def test_a_replica_that_is_killed_loses_no_request(
     servers: Pair, target: Mortal, expected: list[Said]
 ) -> None:
