@@ -29,13 +29,12 @@ class CopiedSteps(AdaptiveSteps):
     watches: bool = False  # the drafter reads along while the target writes
     recalls: bool = True  # before a draft, it reads all that it has missed, not only the newest
     _ledger: Ledger = field(init=False)
-    _seen: int | None = field(
-        default=None, init=False
-    )  # context length that it has read; None: no round yet
-    _missed: float = field(
-        default=0.0, init=False
-    )  # cost of what it has to read before this round's copy
-    _paid: float = field(default=0.0, init=False)  # beforehand, where the ledger keeps no account
+    # context length that it has read; None: no round yet
+    _seen: int | None = field(default=None, init=False)
+    # cost of what it has to read before this round's copy
+    _missed: float = field(default=0.0, init=False)
+    # paid beforehand for this round, where the ledger keeps no account
+    _paid: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self._ledger = Ledger(self.economy, self.watches, copies=True)

@@ -179,9 +179,11 @@ class Reply:
         text = choice.task.solver.text
 
         def entry(token: int, value: float) -> dict[str, Any]:
-            shown = value if math.isfinite(value) else -9999.0
-            own = list(text.bytes_of(token))
-            return {"token": text.piece(token), "logprob": shown, "bytes": own}
+            return {
+                "token": text.piece(token),
+                "logprob": value if math.isfinite(value) else -9999.0,
+                "bytes": list(text.bytes_of(token)),
+            }
 
         if self.chat:
             content = [
