@@ -179,8 +179,6 @@ def main() -> int:
         name = NAMES[given.engine] + (f", `{' '.join(more)}`" if more else "")
         FIGURES.write(with_row(read_json(FIGURES.results), name, row, of))
     echo(json.dumps(figures))
-    for why in wrong[:20]:
-        echo(why, newline=" ")
     return int(bool(wrong))
 
 

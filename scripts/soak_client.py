@@ -40,9 +40,11 @@ from soak_requests import (
 )
 
 from semspec.errors import UserError
+from semspec.storage.screen import echo
 
 PATIENCE = 300.0  # seconds for one answer
 NAMED = "soak-"  # how the requests' numbers begin
+SHOWN = 20  # complaints that are shown as they come
 
 
 @dataclass
@@ -57,7 +59,10 @@ class Tally:
         self.outcomes[outcome] += 1
 
     def fail(self, why: str) -> None:
+        """Count a complaint; the first ones are shown at once."""
         self.wrong.append(why[:500])
+        if len(self.wrong) <= SHOWN:
+            echo(f"wrong: {why[:500]}", newline=" ", flush=True)
 
 
 class Client:
