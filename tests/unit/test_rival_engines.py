@@ -260,7 +260,11 @@ def test_tables_that_were_not_measured_again_stay_and_say_of_what_they_are() -> 
     assert "| 4 | drafts | 100 | 2.00x" in shown and "| 64 | drafts | 70 | 2.00x" in shown
     assert shown.count("at revision") == 1
     again = served_page.with_earlier({**served(), "load": []}, {**found, "provenance": {"git": {"revision": "fed"}}})  # fmt: skip
-    assert again["earlier"] == {"hf": "0123456789abcdef", "tokens": "fed"}
+    assert {row["table"]: row["revision"] for row in again["load"]} == {"hf": "0123456789abcdef", "tokens": "fed"}  # fmt: skip
+    # of one table, some rows are new and the others stay
+    both = {**row, "table": "hf", "clients": 1, "arm": "drafts"}
+    mixed = served_page.text(served_page.with_earlier({**served(), "load": [both]}, old))
+    assert "(measured at an earlier revision: 4 clients at 0123456789)" in mixed
     assert served_page.with_earlier(new, None) == new
 
 
