@@ -57,9 +57,8 @@ TEXTS = {
 OWN = "synthetic"  # what the embedded pair was trained for; its drafts are almost always wrong on the others
 PERIODS = ("a b ", "one two three ", "x=1; ", "Monday ", "to be or not ", "7 + 7 = 14, ")
 WANTED = 0.97  # the aim: at least this share of the target's own speed
-SMALL = (
-    4  # times as many turns for the embedded copier: its answers take a tenth of the target's time
-)
+# times as many turns for the embedded copier: its answers take a tenth of the target's time
+SMALL = 4
 PROMPTS = 3  # times that a prompt is read by itself
 CLOCKS = ("wall", "cpu")
 Groups = Sequence[Mapping[str, float]]

@@ -27,9 +27,9 @@ ARMS: dict[str, tuple[str, Mapping[str, Any]]] = {  # the server and what a requ
 }
 # next to each other: on a machine that slows down meanwhile, a slow arm between the two would decide their ratio
 MEASURED = (PLAIN, "drafts that follow the load", "drafts")
-FLUSHES = 100  # tries of a server of SGLang to empty its cache, 0.1 s apart: it refuses while a request is being given up
 DECIDING = MEASURED[:2]  # whether drafts that follow the load are ever slower: worth more turns
 SERVERS = {"fixed": ("adaptive=false",), "adaptive": ()}
+FLUSHES = 100  # tries to empty a cache of SGLang, 0.1 s apart: it refuses while a request is being given up
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def text(found: Mapping[str, Any]) -> str:
     machine = found["provenance"]["machine"]
     lines = []
     if over := found.get(OVERHEAD):
-        lines += ["**What the server adds** to the same run without a server, one answer at a time" + _of(found.get("earlier", {}).get(OVERHEAD)) + ":", ""]  # fmt: skip
+        lines += ["**What the server adds** to the same run without a server, one answer at a time" + _of(over[0].get("revision")) + ":", ""]  # fmt: skip
         lines += [*markdown(OVERHEAD_HEADINGS, [_over_cells(one) for one in over]), ""]
     lines += [f"Machine: {machine['cpu']}, {machine['cores']} cores. {_turns(found['load'])}.", ""]  # fmt: skip
     for name, table in TABLES.items():
@@ -73,7 +73,7 @@ def with_earlier(found: dict[str, Any], before: Mapping[str, Any] | None) -> dic
     """Return figures that include the rows not measured again, each with its revision."""
     if before is None:
         return found
-    revision, earlier = before["provenance"]["git"]["revision"], before.get("earlier", {})
+    revision = before["provenance"]["git"]["revision"]
     measured = {(row["table"], row["clients"]) for row in found["load"]}
     rows = [
         {"revision": revision, **row}
@@ -84,16 +84,14 @@ def with_earlier(found: dict[str, Any], before: Mapping[str, Any] | None) -> dic
     load = sorted(
         [*found["load"], *rows], key=lambda row: (names.index(row["table"]), row["clients"])
     )
-    over, of = found[OVERHEAD], {}
-    if not over and (over := before.get(OVERHEAD)):
-        of[OVERHEAD] = earlier.get(OVERHEAD, revision)
+    over = found[OVERHEAD] or [{"revision": revision, **row} for row in before.get(OVERHEAD, [])]
     known = {f"{row['table']}, {row['clients']} clients" for row in rows}
     lacking = [
         part
         for part in found["lacking"]
         if part.partition(":")[0] not in known and not (over and part.startswith(OVERHEAD))
     ]
-    return {**found, OVERHEAD: over, "load": load, "lacking": lacking, "earlier": of}
+    return {**found, OVERHEAD: over, "load": load, "lacking": lacking}
 
 
 def _asked(rows: Sequence[Mapping[str, Any]]) -> str:

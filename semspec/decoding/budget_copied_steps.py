@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from semspec.decoding.budget import FOREVER
+from semspec.decoding.budget_prospects import caught_up
 from semspec.decoding.budget_steps import SHORTEST, AdaptiveSteps
 from semspec.decoding.costs import ASK
 from semspec.decoding.economy import ALLOWANCE, LOOK, NET
@@ -19,7 +21,6 @@ from semspec.decoding.trim import shorten
 from semspec.types import Draft, Round
 
 COPIES = 16.0  # plain tokens that a run may lose at its start: a failed copy costs some four
-FOREVER = 1 << 30  # tokens: the rest of a problem
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +91,7 @@ class CopiedSteps(AdaptiveSteps):
 
     def _recalling(self, missed: int) -> float:
         """Return the cost of a pass over the last token and what the drafter has missed."""
-        return self.economy.reading(1 + (missed if self.recalls else min(missed, 1)))
+        return self.economy.reading(caught_up(missed, self.recalls))
 
     # ---- after a draft ---------------------------------------------------------------------------
 

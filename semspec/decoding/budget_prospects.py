@@ -33,6 +33,11 @@ class Proposal:
     sent: frozenset[int] | None = None  # the nodes that the target read; None: all
 
 
+def caught_up(missed: int, recalls: bool) -> int:
+    """Return the tokens of a pass over the last token and what a drafter has missed: all of it, or only the newest."""
+    return 1 + (missed if recalls else min(missed, 1))
+
+
 @dataclass(slots=True, kw_only=True)
 class Prospects:
     """Predictions for the drafts of one problem where tokens are the unit."""
@@ -84,7 +89,7 @@ class Prospects:
 
     def _recalling(self, missed: int) -> float:
         """Return the cost of a pass over the last token and what the drafter has missed."""
-        return self._price("read", 1 + (missed if self.recalls else min(missed, 1)))
+        return self._price("read", caught_up(missed, self.recalls))
 
     @property
     def _branches(self) -> bool:

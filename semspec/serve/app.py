@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -86,6 +86,14 @@ def build(
     return _Guard(app, service)
 
 
+def _repeated(names: Sequence[bytes]) -> ApiError | None:
+    """Return the error for a header that may come only once: whichever was taken, somebody may have meant the other."""
+    for name in ONCE:
+        if names.count(name) > 1:
+            return ApiError(400, f"the header {name.decode()} is given more than once", code="invalid_value")  # fmt: skip
+    return None
+
+
 class _Guard:
     """Checks host and API key before every route, and gives each request an id for the logs."""
 
@@ -96,12 +104,8 @@ class _Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers: dict[bytes, str] = {}
-        twice: bytes | None = None  # a header of ours that is given more than once
-        for raw, value in scope["headers"]:
-            if (header := raw.lower()) in headers and header in ONCE:
-                twice = header
-            headers[header] = value.decode("latin-1")
+        told = [(name.lower(), value.decode("latin-1")) for name, value in scope["headers"]]
+        headers = dict(told)
         given = headers.get(b"x-request-id", "")
         plain = given.isascii() and given.isprintable() and 0 < len(given) <= 128
         name = scope["request_id"] = given if plain else uuid.uuid4().hex
@@ -113,9 +117,7 @@ class _Guard:
             if message.get("more_body"):  # of a stream: send it at once
                 scope["state"][FLUSH]()
 
-        error = self._refusal(scope["path"], headers)
-        if twice is not None:  # whichever was taken, somebody may have meant the other
-            error = ApiError(400, f"the header {twice.decode()} is given more than once", code="invalid_value")  # fmt: skip
+        error = _repeated([name for name, _ in told]) or self._refusal(scope["path"], headers)
         self.service.in_flight += 1
         try:
             if error is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from semspec import registry
 from semspec.decoding.stopping import Stopping, room_to_think
 from semspec.errors import UserError
-from semspec.models.text import CLOSE, opening
+from semspec.models.text import CLOSE, Text, Turn, opening
 from semspec.protocols import Constraining
 from semspec.serve.calls.base import CallReader, Form
 from semspec.serve.calls.strict import Strict
@@ -137,21 +137,17 @@ class Desk:
             self._check_length(solver, "tools", json.dumps(tools, ensure_ascii=False))
             told = request.chat_template_kwargs
             try:
-                if unread := sorted(set(told or ()) - solver.text.variables):
-                    why = "the model's chat template does not read it: leave it out"
-                    raise refused(f"chat_template_kwargs.{unread[0]}", why)
-                prompt, ids = solver.text.conversation(turns, told=told, tools=tools)
-                draft_ids = None
-                if own := solver.own_prompt_text:
-                    turns, tools = self._offering.drafts(own, request)
-                    draft_ids = own.conversation(turns, told=told, tools=tools)[1]
-            except UserError as error:
-                which = "messages"
-                if told:
-                    with contextlib.suppress(UserError):  # without them the template would do
-                        solver.text.conversation(turns, tools=tools)
-                        which = "chat_template_kwargs"
-                raise refused(which, str(error)) from error
+                unread = sorted(set(told or ()) - solver.text.variables)
+            except UserError as error:  # the template cannot be read
+                raise refused("messages", str(error)) from error
+            if unread:
+                why = "the model's chat template does not read it: leave it out"
+                raise refused(f"chat_template_kwargs.{unread[0]}", why)
+            prompt, ids = _conversation(solver.text, turns, told, tools)
+            draft_ids = None
+            if own := solver.own_prompt_text:
+                turns, tools = self._offering.drafts(own, request)
+                draft_ids = _conversation(own, turns, told, tools)[1]
             if not ids:
                 raise refused("messages", "the chat template turns them into an empty prompt")
             return [(prompt, ids, draft_ids)]
@@ -306,6 +302,24 @@ class Desk:
                 "this server keeps no answers: leave it out, or start it with draft=suffix remember=64",
             )
         return f"{owner} {tenant}"
+
+
+def _conversation(
+    text: Text,
+    turns: Sequence[Turn],
+    told: Mapping[str, Any] | None,
+    tools: Sequence[Mapping[str, Any]],
+) -> tuple[str, list[int]]:
+    """Return a chat in the model's format, as text and ids; raise ApiError if the template refuses it."""
+    try:
+        return text.conversation(turns, told=told, tools=tools)
+    except UserError as error:
+        which = "messages"
+        if told:
+            with contextlib.suppress(UserError):  # without them the template would do
+                text.conversation(turns, tools=tools)
+                which = "chat_template_kwargs"
+        raise refused(which, str(error)) from error
 
 
 def _taken(arguments: object) -> bool:

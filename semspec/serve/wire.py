@@ -17,9 +17,7 @@ LOG = logging.getLogger("uvicorn.error")
 MOST = 1 << 16  # bytes of a request's head
 FLUSH = "semspec.flush"  # key in a scope's state: a function that sends the response written so far
 GRACE = 1.0  # seconds more than the application waits for a body, which it reports itself
-UNREAD = (
-    10.0  # seconds in which the client of a closing connection must read something of what is left
-)
+UNREAD = 10.0  # seconds in which the client of a closing connection must read some of the rest
 
 
 def wire(patience: float, told: Callable[[ApiError], object]) -> type[asyncio.Protocol]:

@@ -123,6 +123,24 @@ def goes_through(front: Live, lives: tuple[Live, Live]) -> None:
     lives[0].wait(lambda: under_way(lives) == 0, "it is given up")
 
 
+def one_killed(front: Live, lives: tuple[Live, Live], beside: Live | None = None) -> Live:
+    """Kill the server that writes a stream while the other one writes, too; return that one.
+
+    The first stream breaks off, the second runs to its end. ``beside``: who is asked for the second; None: the other server.
+    """
+    with begun(front) as lost:
+        gone, left = sorted(lives, key=lambda live: live.metric("semspec:running"), reverse=True)
+        with begun(beside or left) as kept:
+            assert [live.metric("semspec:running") for live in (gone, left)] == [1, 1]
+            gone.process.kill()
+            gone.process.wait(30)
+            with pytest.raises(http.client.IncompleteRead) as broken:  # not as if it were whole
+                lost.read()
+            assert b"[DONE]" not in broken.value.partial
+            assert kept.read().endswith(b"data: [DONE]\n\n")
+    return left
+
+
 def same(front: Live, lives: tuple[Live, Live], **fields: Any) -> dict[str, Any]:
     """Return an answer that is the one a server gives directly."""
     told, own = front.chat(seed=3, **fields), lives[0].chat(seed=3, **fields)
@@ -183,18 +201,7 @@ def test_through_sglang_router_a_killed_server_costs_nothing_but_its_own_answers
         serving("max_new_tokens=160") as other,
         routed((one, other), tmp_path, *quick) as front,
     ):
-        with begun(front) as lost:
-            gone, left = sorted(
-                (one, other), key=lambda live: live.metric("semspec:running"), reverse=True
-            )
-            with begun(front) as kept:  # the other one's turn
-                assert [live.metric("semspec:running") for live in (gone, left)] == [1, 1]
-                gone.process.kill()
-                gone.process.wait(30)
-                with pytest.raises(http.client.IncompleteRead) as broken:  # not as if it were whole
-                    lost.read()
-                assert b"[DONE]" not in broken.value.partial
-                assert kept.read().endswith(b"data: [DONE]\n\n")
+        left = one_killed(front, (one, other), front)  # the second stream is the other one's turn
         own = left.chat(seed=3)["choices"]
         for _ in range(4):  # both turns of each server
             assert alike(front.chat(seed=3)["choices"], own)
@@ -207,16 +214,7 @@ def test_through_nginx_a_server_that_has_gone_costs_nothing_but_its_own_answers(
     nginx: Live, lives: tuple[Live, Live]
 ) -> None:
     """Last of all: it ends one of the two in the middle of an answer, while the other one writes, too; and then the other."""
-    with begun(nginx) as lost:
-        gone, left = sorted(lives, key=lambda live: live.metric("semspec:running"), reverse=True)
-        with begun(left) as kept:
-            assert [live.metric("semspec:running") for live in (gone, left)] == [1, 1]
-            gone.process.kill()
-            gone.process.wait(30)
-            with pytest.raises(http.client.IncompleteRead) as broken:  # not as if it were whole
-                lost.read()
-            assert b"[DONE]" not in broken.value.partial
-            assert kept.read().endswith(b"data: [DONE]\n\n")
+    left = one_killed(nginx, lives)
     told = nginx.chat(seed=3)
     assert told["choices"] == left.chat(seed=3)["choices"]
     left.process.kill()
