@@ -370,6 +370,10 @@ class Round:
     handed_ends: list[int] = field(default_factory=list)  # ends of units among them
     handed_over: bool = False  # also if nothing was left to write: salvage may complete a unit
     nested_kept: int = 0  # how many handed tokens a nested drafter proposed
+    # of a text that a server drafted and verified by itself, in its last round: how many drafts had 0, 1, 2, ... tokens
+    # accepted, and how many tokens they had together
+    accepted_inside: list[int] = field(default_factory=list)
+    drafted_inside: int = 0
     ahead: bool = False  # the draft was made while the previous one was judged
     parents: list[int] | None = None  # of the drafted tokens if they are a tree
     scores: list[float] = field(default_factory=list)

@@ -42,19 +42,24 @@ class Speculation:
     def of(cls, rounds: Sequence[Round], length: int) -> Speculation:
         """Count rounds; ``length`` is the longest possible draft (0: take the longest there was)."""
         judged = [done for done in rounds if done.drafted]
-        drafts = tuple((len(done.drafted), len(done.kept)) for done in judged)
+        drafts = [(len(done.drafted), len(done.kept)) for done in judged]
+        drafts += [draft for done in rounds for draft in _drafts_inside(done)]
         closing = [done for done in rounds if "closed" in done.stop]
         own = [done for done in rounds if "closed" not in done.stop]
+        # the drafts inside may reach beyond the end of the text
+        inside = min(sum(map(_accepted_inside, rounds)), sum(len(done.handed) for done in own))
         return cls(
-            drafts,
+            tuple(drafts),
             max([length, *(drafted for drafted, _ in drafts)]),
             drafted_steps=sum(len(done.ends) for done in judged),
             accepted_steps=sum(done.units_kept for done in judged),
-            by_draft=sum(len(done.kept) for done in rounds),
-            by_target=sum(len(done.written) + len(done.handed) for done in own),
+            by_draft=sum(len(done.kept) for done in rounds) + inside,
+            by_target=sum(len(done.written) + len(done.handed) for done in own) - inside,
             by_server=sum(len(done.tokens) for done in closing),
             nested=sum(min(done.nested_kept, len(done.handed)) for done in own),
-            depth=max(map(_depth, judged), default=0),
+            depth=max(
+                [*map(_depth, judged), *(len(done.accepted_inside) - 1 for done in rounds), 0]
+            ),
         )
 
     @property
@@ -118,6 +123,18 @@ class Speculation:
             "spec_correct_drafts_histogram": histogram,
             "spec_cap_lens_histogram": [],
         }
+
+
+def _drafts_inside(done: Round) -> list[tuple[int, int]]:
+    """Return the drafts that a server verified by itself, by their accepted tokens: it does not tell their order."""
+    if not (count := sum(done.accepted_inside)):
+        return []
+    length = done.drafted_inside // count  # SGLang's drafts have one length
+    return [(length, accepted) for accepted, n in enumerate(done.accepted_inside) for _ in range(n)]
+
+
+def _accepted_inside(done: Round) -> int:
+    return sum(at * count for at, count in enumerate(done.accepted_inside))
 
 
 def _depth(done: Round) -> int:

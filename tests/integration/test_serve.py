@@ -290,10 +290,10 @@ def test_a_prediction_is_copied_and_changes_nothing(live: Live) -> None:
         assert details["accepted_prediction_tokens"] > told["usage"]["completion_tokens"] / 2
     # the copies are judged losslessly, though the server's own rule is relaxed
     near = {"type": "content", "content": re.sub(r"\bk\b", "m", text)}
-    told = live.chat(messages=TURN, temperature=0, prediction=near)
+    told = live.chat(messages=TURN, temperature=0, prediction=near, seed=1)
     assert told["choices"][0]["message"] == message
     lenient = {"rule": "logprob", "threshold": -1000}
-    told = live.chat(messages=TURN, temperature=0, prediction=near, semspec=lenient)
+    told = live.chat(messages=TURN, temperature=0, prediction=near, semspec=lenient, seed=1)
     assert told["choices"][0]["message"] != message
     other = {"type": "content", "content": "Nothing of this is said: 1, 2, 3, 4, 5, 6, 7."}
     told = live.chat(messages=TURN, temperature=0, prediction=other)

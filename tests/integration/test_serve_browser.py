@@ -17,13 +17,15 @@ from tests.support.browser import Browser, Page
 from tests.support.serving import Live, serving
 
 PICTURES = os.environ.get("SEMSPEC_PICTURES")  # a folder for whoever wants to look
-ASKED = 16  # requests, enough to last for several looks of the page
+ASKED = 32  # requests, enough to last for several looks of the page
 LAST = "document.querySelector('#{}').dataset.done ?? null"
 
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    with serving("max_new_tokens=300", "concurrency=2") as running:
+    # at temperature 0 both models write some of the thinking, whatever a machine's speed
+    options = "max_new_tokens=300", "concurrency=2", "temperature=0", "adaptive=false"
+    with serving(*options) as running:
         yield running
 
 

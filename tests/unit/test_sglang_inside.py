@@ -30,6 +30,7 @@ from semspec.rules._base import RuleBase
 from semspec.rules._steps import Judgement, StepSession
 from semspec.rules._tokens import LosslessSession, TokenRule
 from semspec.rules.logprob import LogProb
+from semspec.serve.figures import Speculation
 from semspec.sglang_plugin import protocol, rounds, rules
 from semspec.sglang_plugin.load import Lightly, Load, checked
 from semspec.sglang_plugin.model_drafts import ModelOptions
@@ -184,6 +185,41 @@ def test_where_tokens_are_verified_the_server_is_asked_as_by_anybody() -> None:
     assert answer.tokens == done.tokens == done.handed == [4, 4, 8, 9] and not done.drafted
     assert done.passes == {"target": 4} and done.fed["target"] == 10
     assert done.cached["target"] == 20 and done.note.startswith("verified by the server")
+    assert not done.accepted_inside and not done.drafted_inside
+
+
+def test_replies_of_a_server_that_verifies_tokens_become_rounds_of_what_is_new() -> None:
+    payload = requests.inside([5], GREEDY, 20, frozenset({9}), {"accept": "lossless"}, 3)
+    written = [4, 4, 8, 2, 3, 7, 9]
+    said: list[tuple[int, dict[str, Any]]] = [
+        (1, {}),  # the pass over the prompt has written the first token
+        (1, {}),
+        (4, {}),
+        (
+            7,  # SGLang tells its counts at the end
+            {
+                "finish_reason": {"type": "stop"},
+                "spec_verify_ct": 3,
+                "spec_correct_drafts_histogram": [1, 0, 1, 1],
+                "spec_num_proposed_drafts": 12,
+            },
+        ),
+    ]
+    taken, found = requests.Taken(), []
+    for count, meta in said:
+        answer = Answer()
+        reply = {"output_ids": written[:count], "meta_info": {"prompt_tokens": 1, **meta}}
+        requests.take_inside(payload, reply, answer, "a", taken)
+        found += answer.rounds
+    assert [done.handed for done in found] == [[4], [4, 8, 2], [3, 7, 9]]
+    assert [done.passes for done in found] == [{"target": 1}, {}, {"target": 3}]
+    figures = Speculation.of(found, 4)
+    assert figures.drafts == ((4, 0), (4, 2), (4, 3)) and figures.nested == 0
+    assert (figures.by_draft, figures.by_target, figures.tokens) == (5, 2, 7)
+    assert figures.metrics()["acceptance_histogram"] == [1, 0, 1, 1, 0]
+    # an answer that is cut has fewer tokens than were accepted
+    short = Speculation.of([replace(found[-1], handed=[3, 7])], 4)
+    assert (short.by_draft, short.by_target, short.accepted) == (2, 0, 5)
 
 
 def test_a_reply_becomes_an_answer() -> None:

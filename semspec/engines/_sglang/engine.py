@@ -295,7 +295,7 @@ class SglangEngine:
             return requests.inside(ids, query.sampling, limit, self.stop_ids, inside, seed)
 
         increments = self.replicas.of(context).name in self._checks.increments
-        if ask.piecewise and not increments and not requests.by_tokens(inside):
+        if ask.piecewise and not increments:
             if not await self._streams.next_rounds(context, ids, problem, answer):
                 answer.finish = "units"
                 return

@@ -35,7 +35,7 @@ from semspec.types import (
 Payload = dict[str, Any]
 
 OFF = {protocol.KEY: {"accept": "off"}}  # ``custom_params``: the server drafts nothing
-VERIFIED = "verified by the server, token by token"  # the note of a round that is a whole text
+VERIFIED = "verified by the server, token by token"  # the note of such a round
 LOOK = 64  # tokens generated at a time if nothing hints where a unit may end
 EVENTS = 256  # the most events in a whole problem's stream, because each repeats all text so far
 LEAST = 4  # the fewest tokens between two events of such a stream
@@ -156,10 +156,7 @@ def take_inside(
     if over and not tokens:
         raise nothing_written(server)
     if by_tokens(asked):
-        answer.tokens = tokens
-        passes = int(meta.get("spec_verify_ct") or len(tokens) - 1)
-        answer.rounds = [Round(handed=tokens, note=VERIFIED, passes={"target": passes})]
-        _count_prompt(answer.rounds[0], meta)
+        _take_verified(meta, tokens, answer, taken, over)
         return
     if over and last is None and len(tokens) == 1:
         found = [Round(handed=tokens)]  # SGLang's own token, with nothing to judge
@@ -173,6 +170,23 @@ def take_inside(
         _count_prompt(found[0], meta)
     taken.rounds = len(meta.get(protocol.ROUNDS) or ())
     taken.tokens += len(answer.tokens)
+
+
+def _take_verified(
+    meta: Mapping[str, Any], tokens: list[int], answer: Answer, taken: Taken, over: bool
+) -> None:
+    """Put the tokens since the last reply into an answer; what SGLang drafted for all of them, it tells at the end."""
+    if not (fresh := tokens[taken.tokens :]):
+        return
+    done = Round(handed=fresh, note=VERIFIED)
+    if over:
+        done.passes["target"] = int(meta.get("spec_verify_ct") or len(tokens) - 1)
+        done.accepted_inside = list(meta.get("spec_correct_drafts_histogram") or ())
+        done.drafted_inside = int(meta.get("spec_num_proposed_drafts") or 0)
+    if not taken.tokens:
+        _count_prompt(done, meta)
+    taken.tokens = len(tokens)
+    answer.tokens, answer.rounds = fresh, [done]
 
 
 def account(meta: Mapping[str, Any], answer: Answer, seconds: float) -> None:
