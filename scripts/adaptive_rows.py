@@ -34,7 +34,7 @@ DRAFTERS = {
     **{
         name: (f"draft={name}",)
         for name in (
-            "prompt_lookup suffix pld_plus adapld token_recycling logitspec rest dresd hybrid"
+            "prompt_lookup suffix pld_plus adapld token_recycling logitspec rest dresd hybrid reference"
         ).split()
     },
     "hybrid, suffix+lm": ("draft=hybrid", "sources=suffix+lm"),
@@ -46,7 +46,7 @@ DRAFTERS = {
     },
 }
 # these need no draft model, head or corpus of the target; on repetitive texts the target is the one that writes them
-COPYING = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
+COPYING = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid reference".split()
 COPYING += ["hybrid, suffix+token_recycling"]
 TEXTS = {
     "synthetic": "Chains of thought, with little repetition",
@@ -69,8 +69,8 @@ def problems_of(text: str, count: int) -> Iterator[BenchmarkProblem]:
     if text == "periodic":
         for number in range(count):
             phrase = PERIODS[number % len(PERIODS)]
-            times = 24 + number // len(PERIODS)
-            yield BenchmarkProblem(f"periodic-{number}", f"Go on: {phrase * times}".strip())
+            given = (phrase * (24 + number // len(PERIODS))).strip()
+            yield BenchmarkProblem(f"periodic-{number}", f"Go on: {given}", references=(given,))
         return
     made = build(compose([f"benchmark={text}"])).benchmark
     yield from islice(made.problems(), count)

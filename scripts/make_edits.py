@@ -52,7 +52,8 @@ class Edit:
     def row(self) -> dict[str, Any]:
         instruction = INSTRUCTION.format(old=self.old.strip(), new=self.new.strip())
         own = {"commit": self.commit[:12], "place": self.place, "after": self.after}
-        return {"instruction": instruction, "input": f"```python\n{self.before}\n```", **own}
+        given = f"```python\n{self.before}\n```"
+        return {"instruction": instruction, "input": given, "references": [self.before], **own}
 
 
 def edits(until: str) -> Iterator[Edit]:

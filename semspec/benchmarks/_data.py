@@ -21,6 +21,7 @@ from semspec.storage import dataset_rows as rows
 
 Row = Mapping[str, Any]
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+REFERENCES = "references"  # a column with the texts that an answer may repeat
 CHOICE = "Please reason step by step, and put the letter of your answer within \\boxed{}."
 
 
@@ -60,7 +61,11 @@ class DataBenchmark(Benchmark):
             if not isinstance(row, Mapping):
                 raise UserError(f"{where} is not an object with columns: see docs/benchmarks.md")
             problem = self.problem(f"{self.name}-{number:04d}", where, row)
-            yield replace(problem, system=self.system) if self.system else problem
+            if self.system:
+                problem = replace(problem, system=self.system)
+            if REFERENCES in row:
+                problem = replace(problem, references=_references(where, row[REFERENCES]))
+            yield problem
         if not number:
             raise UserError(f"{self.data or self.repo} has no rows: download it again")
 
@@ -106,6 +111,14 @@ class DataBenchmark(Benchmark):
 
     @abstractmethod
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade: ...
+
+
+def _references(where: str, given: Any) -> tuple[str, ...]:
+    """Return the texts of the column ``references``: one, several or none."""
+    texts = (given,) if isinstance(given, str) else tuple(given or ())
+    if not all(isinstance(text, str) for text in texts):
+        raise UserError(f"{where}: {REFERENCES} must be a text or a list of texts")
+    return tuple(text for text in texts if text)
 
 
 def in_turn(tables: Iterable[Iterable[tuple[str, Any]]]) -> rows.Rows:

@@ -58,11 +58,12 @@ class CodeEditorBench(OpenBenchmark):
         yield from in_turn(rows.read(file) for file in files)
 
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
-        return BenchmarkProblem(name, _question(where, row))
+        question, code = _question(where, row)
+        return BenchmarkProblem(name, question, references=(code,))
 
 
-def _question(where: str, row: Row) -> str:
-    """Return the question; the row's columns show which task it belongs to."""
+def _question(where: str, row: Row) -> tuple[str, str]:
+    """Return the question and the program in it; the row's columns show which task it belongs to."""
 
     def test(which: str = "") -> str:
         given = pick(where, row, f"public_{which}tests_input")
@@ -83,4 +84,5 @@ def _question(where: str, row: Row) -> str:
     else:
         ask = "Make this program faster and let it use less memory, without changing what it does."
     then = then or f"It must pass this test.\n{test()}"
-    return f"{ask}\n\n```\n{str(pick(where, row, code)).strip()}\n```\n\n{then}\n\n{ONLY_CODE}"
+    program = str(pick(where, row, code)).strip()
+    return f"{ask}\n\n```\n{program}\n```\n\n{then}\n\n{ONLY_CODE}", program

@@ -39,7 +39,9 @@ class Synthetic(Benchmark):
         """Yield endless problems from the domains in turn, each drawn from a seed of its own."""
         for number, name in enumerate(cycle(self.domains)):
             problem = KINDS[name].make(random.Random(f"{self.seed} {name} {number}"))
-            yield BenchmarkProblem(f"{name}-{number:04d}", problem.question, problem.answer)
+            given = (problem.given,) if isinstance(problem, world.ReuseProblem) else ()
+            named = f"{name}-{number:04d}"
+            yield BenchmarkProblem(named, problem.question, problem.answer, references=given)
 
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
         posed = world.find_problem(problem.question)

@@ -44,6 +44,7 @@ class ReuseProblem(Problem):
     """A question whose solution is these lines, word for word, and a last step."""
 
     lines: tuple[str, ...] = ()
+    given: str = ""  # the facts as the question states them
 
 
 class Reuse(ABC):
@@ -111,12 +112,14 @@ class Reuse(ABC):
             return written == problem.lines
         return written != problem.lines and meaning[1] == problem.lines[len(written)]
 
-    def _problem(self, question: str, lines: Sequence[str], target: str) -> ReuseProblem | None:
+    def _problem(
+        self, question: str, lines: Sequence[str], target: str, given: str
+    ) -> ReuseProblem | None:
         values = dict(fact for fact in map(_read, lines) if fact is not None)
         if len(values) != len(lines) or target not in values:
             return None
         names = (*(name for name in values if name != target), target)
-        return ReuseProblem(self.name, question, names, (), values, tuple(lines))
+        return ReuseProblem(self.name, question, names, (), values, tuple(lines), given)
 
 
 def _slots(forms: Sequence[Form], text: str) -> Mapping[str, str] | None:
@@ -165,7 +168,8 @@ class Editing(Reuse):
         for i, fact in enumerate(map(_read, lines)):
             if fact is not None and fact[0] == found[2]:
                 lines[i] = lines[i].replace(f"{fact[0]}={fact[1]}", f"{fact[0]}={found[3]}")
-        return self._problem(base.question_of(found, self.opening), lines, found[4])
+        question = base.question_of(found, self.opening)
+        return self._problem(question, lines, found[4], found[1])
 
 
 class Grounded(Reuse):
@@ -196,4 +200,4 @@ class Grounded(Reuse):
         if asked[-1] != found[3] or not set(asked) <= set(known) or len(known) != len(sentences):
             return None
         question = base.question_of(found, self.opening)
-        return self._problem(question, [known[name] for name in asked], found[3])
+        return self._problem(question, [known[name] for name in asked], found[3], found[1])

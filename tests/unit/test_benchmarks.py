@@ -298,10 +298,11 @@ def test_code_editor_bench_words_each_task_differently(tmp_path: Path) -> None:
               ("input", "output")}  # fmt: skip
     write_rows(tmp_path / "code_switch_plus.jsonl", [{"similar_source_code": "old()", **switch}])
     tasks = ("polish", "switch", "translate")
-    asked = [
-        p.question
-        for p in make("code_editor_bench", data=str(tmp_path), part="plus", tasks=tasks).problems()
+    found = [
+        *make("code_editor_bench", data=str(tmp_path), part="plus", tasks=tasks).problems()
     ]
+    asked = [p.question for p in found]
+    assert [list(p.references) for p in found] == [["slow()"], ["old()"], ["puts 1"]]
     assert len(asked) == 3
     for question, words in zip(
         asked, (["faster", "slow()"], ["old()", "target output"], ["ruby to python"]), strict=True
@@ -309,6 +310,17 @@ def test_code_editor_bench_words_each_task_differently(tmp_path: Path) -> None:
         assert all(word in question for word in words)
     with pytest.raises(UserError, match=r"contains no code_debug_plus\.jsonl"):
         list(make("code_editor_bench", data=str(tmp_path), part="plus").problems())
+
+
+def test_a_column_gives_what_answers_may_repeat(tmp_path: Path) -> None:
+    texts: list[Any] = ["the old text", ["one", "", "two"], [], None]
+    lines = [{"instruction": "Edit it.", "references": given} for given in texts]
+    data = write_rows(tmp_path / "a.jsonl", [*lines, {"instruction": "Write."}])
+    found = [list(p.references) for p in make("alpaca", data=str(data)).problems()]
+    assert found == [["the old text"], ["one", "two"], [], [], []]
+    data = write_rows(tmp_path / "b.jsonl", [{"instruction": "Edit it.", "references": [3]}])
+    with pytest.raises(UserError, match=r"b\.jsonl.* references must be a text or a list of texts"):
+        list(make("alpaca", data=str(data)).problems())
 
 
 # ---- a judge --------------------------------------------------------------------------------------

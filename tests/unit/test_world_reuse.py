@@ -67,6 +67,7 @@ def test_an_edit_changes_one_line_and_nothing_else() -> None:
     pairs = list(zip(listed, steps, strict=False))
     assert len(pairs) == len(problem.lines)
     assert sum(a != b for a, b in pairs) == 1
+    assert problem.given == "\n\n".join(listed)
 
 
 @pytest.mark.parametrize(
