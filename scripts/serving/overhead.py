@@ -37,15 +37,21 @@ class Length:
         return f"{OVERHEAD}, {self.tokens} tokens"
 
 
+IDLE = 15.0  # seconds after which the server may soon close a connection
 LENGTHS = (Length(0, 12, 12), Length(700, 12, 2), Length(1900, 4, 2))
 
 
 class Wire:
-    """A connection that only sends and receives bytes while the clock runs."""
+    """A connection that only sends and receives bytes while the clock runs; a new one after a long pause."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self.port = port
+        self._connect()
+
+    def _connect(self) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.used = time.monotonic()
 
     def ask(self, problem: BenchmarkProblem, kind: str, tokens: int) -> tuple[float, int]:
         """Return the seconds from a question's first byte to its answer's last, and the answer's tokens."""
@@ -56,6 +62,9 @@ class Wire:
         body = json.dumps(asked).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         request, got, whole = head.encode() + body, bytearray(), None
+        if time.monotonic() - self.used > IDLE:
+            self.close()
+            self._connect()
         began = time.perf_counter()
         self.socket.sendall(request)
         while whole is None or not whole(got):
@@ -64,7 +73,7 @@ class Wire:
                 raise UserError("the server has closed the connection")
             got += part
             whole = whole or _end_of(got)
-        seconds = time.perf_counter() - began
+        seconds, self.used = time.perf_counter() - began, time.monotonic()
         usage = re.search(rb'"completion_tokens":(\d+)', got)
         if usage is None:
             raise UserError(f"the server answered {got[:300].decode()}")

@@ -114,8 +114,13 @@ class _Wire(H11Protocol):
             self._due = self.loop.call_later(self.seconds, self._late)
 
     def _late(self) -> None:
-        if not self.transport.is_closing():
-            self._refuse(ApiError(408, "the request did not arrive in time"))
+        if self.transport.is_closing():
+            return
+        if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            self._wait(False)  # nothing was asked, and an answer would be taken for the next request's
+            self.transport.close()
+            return
+        self._refuse(ApiError(408, "the request did not arrive in time"))
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(400, "this is not a valid HTTP request", code="invalid_http"))
