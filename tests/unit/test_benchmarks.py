@@ -298,9 +298,7 @@ def test_code_editor_bench_words_each_task_differently(tmp_path: Path) -> None:
               ("input", "output")}  # fmt: skip
     write_rows(tmp_path / "code_switch_plus.jsonl", [{"similar_source_code": "old()", **switch}])
     tasks = ("polish", "switch", "translate")
-    found = [
-        *make("code_editor_bench", data=str(tmp_path), part="plus", tasks=tasks).problems()
-    ]
+    found = [*make("code_editor_bench", data=str(tmp_path), part="plus", tasks=tasks).problems()]
     asked = [p.question for p in found]
     assert [list(p.references) for p in found] == [["slow()"], ["old()"], ["puts 1"]]
     assert len(asked) == 3
