@@ -50,7 +50,7 @@ def least(work: Callable[[], object]) -> float:
 def eight_bits(w: Tensor) -> tuple[Tensor, Tensor]:
     """Return a matrix in 8 bits, and the scale of each row."""
     scale = w.abs().amax(1) / 127
-    return (w / scale[:, None]).round().to(torch.int8), scale.bfloat16()
+    return (w / scale[:, None]).round().to(torch.int8).contiguous(), scale.bfloat16()
 
 
 def products(layers: int, shapes: list[tuple[int, int]], rows: int) -> Iterator[tuple[str, float]]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from bench_products import eight_bits
 from rich.console import Console
 from script_kit import parser, table
 from torch import Tensor
@@ -28,31 +29,25 @@ from torch import Tensor
 from semspec import world
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.model import Model
+from semspec.engines._lean.session import Session
 from semspec.engines._lean.step import Step
 from semspec.errors import UserError
 from semspec.models.spec import Spec, read_spec
 from semspec.models.text import Text
 from semspec.models.weights import read_weights
+from semspec.types import Context
 
 RUNS = 3
 Feed = Callable[[int, int], Tensor]  # a token and its position -> logits
 Multiply = Callable[[Any, Tensor], Tensor]
 
 
-@dataclass
-class Slot:
-    """The only session of a cache."""
-
-    slot: int
-    tokens: list[int]
-
-
 def own(model: Model, positions: int) -> Feed:
     """Return engine=hf's own pass over one token."""
     step, cache = Step(model), Cache(model.spec, model.dtype, model.device)
-    cache.admit(slot := Slot(0, []))
+    cache.admit(session := Session(Context(0, [])))
     cache.reserve(positions)
-    return lambda token, at: model.logits(step.one(token, at, slot.slot, cache, None))[0]
+    return lambda token, at: model.logits(step.one(token, at, session.slot, cache, None))[0]
 
 
 @dataclass
@@ -61,9 +56,8 @@ class Plain:
 
     spec: Spec
     matrices: list[tuple[Any, ...]]  # of each layer, then the head
-    biases: list[
-        tuple[Tensor, Tensor]
-    ]  # of each layer: of queries, keys and values, and of the output
+    # of each layer: of queries, keys and values, and of the output
+    biases: list[tuple[Tensor, Tensor]]
     multiply: Multiply
     norm: Tensor
 
@@ -96,12 +90,6 @@ def _turned(rows: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     """Apply the rotary embedding of a position, whose cosines and sines ``turn`` holds."""
     (cos, sin), (a, b) = turn, rows.view(*rows.shape[:-1], -1, 2).unbind(-1)
     return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
-
-
-def eight_bits(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a matrix in 8 bits and the scale of each row."""
-    scale = matrix.abs().amax(1) / 127
-    return (matrix / scale[:, None]).round().to(torch.int8).contiguous(), scale.bfloat16()
 
 
 WAYS: dict[str, tuple[Callable[[Tensor], Any], Multiply]] = {

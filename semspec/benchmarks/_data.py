@@ -21,8 +21,8 @@ from semspec.storage import dataset_rows as rows
 
 Row = Mapping[str, Any]
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
-REFERENCES = "references"  # a column with the texts that an answer may repeat
 CHOICE = "Please reason step by step, and put the letter of your answer within \\boxed{}."
+REFERENCES = "references"  # a column with the texts that an answer may repeat
 
 
 @dataclass(frozen=True)

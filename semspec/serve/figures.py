@@ -42,24 +42,22 @@ class Speculation:
     def of(cls, rounds: Sequence[Round], length: int) -> Speculation:
         """Count rounds; ``length`` is the longest possible draft (0: take the longest there was)."""
         judged = [done for done in rounds if done.drafted]
-        drafts = [(len(done.drafted), len(done.kept)) for done in judged]
-        drafts += [draft for done in rounds for draft in _drafts_inside(done)]
+        inside = [draft for done in rounds for draft in _drafts_inside(done)]
+        drafts = *((len(done.drafted), len(done.kept)) for done in judged), *inside
         closing = [done for done in rounds if "closed" in done.stop]
         own = [done for done in rounds if "closed" not in done.stop]
         # the drafts inside may reach beyond the end of the text
-        inside = min(sum(map(_accepted_inside, rounds)), sum(len(done.handed) for done in own))
+        taken = min(sum(kept for _, kept in inside), sum(len(done.handed) for done in own))
         return cls(
-            tuple(drafts),
+            drafts,
             max([length, *(drafted for drafted, _ in drafts)]),
             drafted_steps=sum(len(done.ends) for done in judged),
             accepted_steps=sum(done.units_kept for done in judged),
-            by_draft=sum(len(done.kept) for done in rounds) + inside,
-            by_target=sum(len(done.written) + len(done.handed) for done in own) - inside,
+            by_draft=sum(len(done.kept) for done in rounds) + taken,
+            by_target=sum(len(done.written) + len(done.handed) for done in own) - taken,
             by_server=sum(len(done.tokens) for done in closing),
             nested=sum(min(done.nested_kept, len(done.handed)) for done in own),
-            depth=max(
-                [*map(_depth, judged), *(len(done.accepted_inside) - 1 for done in rounds), 0]
-            ),
+            depth=max(map(_depth, rounds), default=0),
         )
 
     @property
@@ -133,11 +131,9 @@ def _drafts_inside(done: Round) -> list[tuple[int, int]]:
     return [(length, accepted) for accepted, n in enumerate(done.accepted_inside) for _ in range(n)]
 
 
-def _accepted_inside(done: Round) -> int:
-    return sum(at * count for at, count in enumerate(done.accepted_inside))
-
-
 def _depth(done: Round) -> int:
+    if not done.drafted:
+        return max(len(done.accepted_inside) - 1, 0)
     return len(done.drafted) if done.parents is None else max(depths(done.parents))
 
 

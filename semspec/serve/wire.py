@@ -117,9 +117,7 @@ class _Wire(H11Protocol):
         if self.transport.is_closing():
             return
         if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
-            self._wait(
-                False
-            )  # nothing was asked, and an answer would be taken for the next request's
+            # nothing was asked, and an answer would be taken for the next request's
             self.transport.close()
             return
         self._refuse(ApiError(408, "the request did not arrive in time"))
