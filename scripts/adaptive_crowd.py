@@ -82,7 +82,7 @@ def _table(
         for size in of["at_once"]
         for heading in (
             f"{size} at a time [95 %] (answers alone)",
-            "by CPU time",
+            "each pass at its usual price",
             "rounds with a draft; tokens drafted, accepted per draft",
             *["answers equal to the target's own"] * (not temperature),
         )
@@ -92,7 +92,7 @@ def _table(
         cells.append([name])
         for size in of["at_once"]:
             row = rows[_key(size, name, kind, temperature)]
-            cells[-1] += [spoken(row), spoken(row, "cpu"), drafts_told(row)]
+            cells[-1] += [spoken(row), spoken(row, "usual"), drafts_told(row)]
             if not temperature:
                 cells[-1].append("{} of {}".format(*equal_texts([row])))
     return markdown(["", *headings], cells)

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from figures_page import Kept
+from pass_times import Run, slower, timed, usual_prices, usual_seconds
 
 from semspec.choices.settle import expand_shorthands
 from semspec.config import build, compose
@@ -60,7 +61,8 @@ WANTED = 0.97  # the aim: at least this share of the target's own speed
 # times as many turns for the embedded copier: its answers take a tenth of the target's time
 SMALL = 4
 PROMPTS = 3  # times that a prompt is read by itself
-CLOCKS = ("wall", "cpu")
+CLOCKS = ("wall", "cpu", "usual")
+"""Wall-clock seconds, CPU seconds, and wall-clock seconds with each pass at its usual price (``pass_times``)."""
 Groups = Sequence[Mapping[str, float]]
 
 
@@ -99,7 +101,10 @@ def copied(name: str, text: str) -> bool:
 def measured(
     name: str, text: str, temperature: float, given: Mapping[str, Any], engines: Engines
 ) -> dict[str, Any]:
-    """Solve problems both ways in turn; return seconds, tokens and equal texts of each group."""
+    """Solve problems both ways in turn; return seconds, tokens and equal texts of each group.
+
+    ``slower``: how many times as long the target's passes took beside drafts.
+    """
     copier = ["model=tiny-copier"] * copied(name, text)
     rule = BY_STEPS if name.endswith(STEPS) else BY_TOKENS
     options = [*copier, *DRAFTERS[name], *rule]
@@ -113,17 +118,21 @@ def measured(
         _timed(off, todo[:size], mode)
     groups: list[dict[str, float]] = []
     counts: Counter[str] = Counter()
+    runs: dict[str, list[list[Run]]] = {"prompt": [], "plain": [], "speculative": []}
     for start in range(0, len(todo), size):
         these = todo[start : start + size]
-        read = [_timed(off, these, "plain", 1) for _ in range(PROMPTS)]
-        prompt = {clock: median(one[at] for one in read) for at, clock in enumerate(CLOCKS)}
+        for of_mode in runs.values():
+            of_mode.append([])
+        read = [_timed(off, these, "plain", 1, runs["prompt"][-1]) for _ in range(PROMPTS)]
+        prompt = {"wall": median(one[0] for one in read), "cpu": median(one[1] for one in read)}
         group: dict[str, float] = defaultdict(float)
         for turn, solver in enumerate(turns):
             for clock, seconds in prompt.items():
                 group[f"prompt {clock}"] += seconds
             texts: dict[str, dict[str, list[int]]] = {}
             for mode in ("plain", "speculative")[:: -1 if (start // size + turn) % 2 else 1]:
-                wall, cpu, done = _timed(off if mode == "plain" else solver, these, mode)
+                by = off if mode == "plain" else solver
+                wall, cpu, done = _timed(by, these, mode, runs=runs[mode][-1])
                 group[f"{mode} wall"] += wall - prompt["wall"]
                 group[f"{mode} cpu"] += cpu - prompt["cpu"]
                 group[f"{mode} tokens"] += sum(len(one.outcome.tokens) for one in done)
@@ -141,7 +150,18 @@ def measured(
             for answer, tokens in texts["plain"].items():
                 group["equal"] += texts["speculative"][answer] == tokens
         groups.append(group)
-    return {"groups": groups, **counts}
+    prices = usual_prices([run for of_mode in runs.values() for of in of_mode for run in of])
+    for at, group in enumerate(groups):
+        usual = {
+            mode: [usual_seconds(run, prices) for run in of_mode[at]]
+            for mode, of_mode in runs.items()
+        }
+        prompts = len(turns) * median(usual["prompt"])
+        group["prompt usual"] = prompts
+        for mode in ("plain", "speculative"):
+            group[f"{mode} usual"] = sum(usual[mode]) - prompts
+    sides = ([run for of in runs[mode] for run in of] for mode in ("speculative", "plain"))
+    return {"groups": groups, "slower": slower(*sides), **counts}
 
 
 def _solver(options: list[str], engines: Engines) -> Solver:
@@ -152,12 +172,21 @@ def _solver(options: list[str], engines: Engines) -> Solver:
 
 
 def _timed(
-    solver: Solver, problems: Sequence[BenchmarkProblem], mode: str, budget: int | None = None
+    solver: Solver,
+    problems: Sequence[BenchmarkProblem],
+    mode: str,
+    budget: int | None = None,
+    runs: list[Run] | None = None,
 ) -> tuple[float, float, list[Any]]:
-    """Solve problems; return wall seconds, CPU seconds and the solutions."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    done = list(solver.solve(problems, mode, budget))  # type: ignore[arg-type]
-    return time.perf_counter() - wall, time.process_time() - cpu, done
+    """Solve problems; return wall seconds, CPU seconds and the solutions; append the passes to ``runs``."""
+    run = Run()
+    with timed(run):
+        cpu = time.process_time()
+        done = list(solver.solve(problems, mode, budget))  # type: ignore[arg-type]
+        cpu = time.process_time() - cpu
+    if runs is not None:
+        runs.append(run)
+    return run.seconds, cpu, done
 
 
 def speed(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, Interval | None]:
@@ -202,15 +231,23 @@ def drafts_told(row: Mapping[str, Any]) -> str:
 
 def summary(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a table's summary: the median, the lowest, how many rows miss the aim, and the greedy texts."""
-    speeds = {key: speed(row)[0] for key, row in rows.items()}
-    least = min(speeds, key=speeds.__getitem__)
-    low = [key for key, value in speeds.items() if value < WANTED]
-    both = sum(speed(rows[key], "cpu")[0] < WANTED for key in low)
     equal, answers = equal_texts([row for key, row in rows.items() if key.endswith("/0")])
+    slower = [row["slower"] for row in rows.values() if row["slower"]]
     return (
-        f" By the wall clock, the median is {median(speeds.values()):.2f}x and the lowest {speeds[least]:.2f}x ({least})."
-        f" Of the {len(low)} rows below {WANTED:.2f}x by the wall clock, {both} are also below it by CPU time."
+        f" With each pass at its usual price, {_spread(rows, 'usual')}. By the wall clock, {_spread(rows, 'wall')}."
+        f" Beside drafts, the target's passes took {median(slower):.2f}x as long as the same passes without, in the median over the rows."
         f" At T = 0, {equal:,} of {answers:,} answers are the target's own text."
+    )
+
+
+def _spread(rows: Mapping[str, Mapping[str, Any]], clock: str) -> str:
+    """Return the median and the lowest speed-up of all rows, and how many miss the aim, as text."""
+    speeds = {key: speed(row, clock)[0] for key, row in rows.items()}
+    least = min(speeds, key=speeds.__getitem__)
+    low = sum(value < WANTED for value in speeds.values())
+    return (
+        f"the median is {median(speeds.values()):.2f}x and the lowest {speeds[least]:.2f}x ({least}),"
+        f" and {low} of {len(rows)} rows are below {WANTED:.2f}x"
     )
 
 

@@ -11,7 +11,7 @@ import enum
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,17 +140,10 @@ class Boundary(Protocol):
         ...
 
 
-@runtime_checkable
-class Hinting(Boundary, Protocol):
-    """A boundary that tells a server where it may stop."""
-
-    @property
-    def stops(self) -> Stops: ...
-
-
 def stops_of(boundary: Boundary | None) -> Stops:
-    """Return the hints of a boundary; empty hints if it gives none."""
-    return boundary.stops if isinstance(boundary, Hinting) else Stops()
+    """Return a boundary's ``stops``, which tell a server where it may stop; empty hints if it has none."""
+    stops = getattr(boundary, "stops", None)
+    return stops if isinstance(stops, Stops) else Stops()
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,9 +218,17 @@ class Adaptive(Hindsight):
         Each question costs ``extra``; each token of delay costs what one copied token saves.
         """
         economy = self.economy
-        extra = self._price("write", 1) - 1 + economy.asking(self._asked)
+        extra = self._lone - 1 + economy.asking(self._asked)
         saved = max(1 - economy.rate, 0.1) * economy.found
         return max(1, min(int(math.sqrt(2 * max(extra, 0.0) / saved)), STRIDE))
+
+    @property
+    def _lone(self) -> float:
+        """The cost of a token that the target writes in a round of its own."""
+        starting = self.economy.starting
+        if starting and self._ledger.timed and not self.watches:
+            return 1 + starting
+        return self._price("write", 1)
 
     def unit_cap(self) -> int:
         return self.cap
@@ -275,7 +283,7 @@ class Adaptive(Hindsight):
 
     def _found(self, gain: float, price: float, nodes: Sequence[int] = ()) -> bool:
         """Return whether the draft is sent at all, and note what asking for it was worth."""
-        economy, lone = self.economy, self._price("write", 1)
+        economy, lone = self.economy, self._lone
         without = lone if self.net > 0 or not self.copies else 1.0
         sends = bool(nodes) and economy.rate * gain - price > -without
         if self.copies:

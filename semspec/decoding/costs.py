@@ -232,6 +232,7 @@ class Costs:
     fixed: bool = False  # recorded: nothing is added
     # running problems, where they come and go and decisions follow them; 0: the number is constant
     load: int = 0
+    remote: bool = False  # servers answer: each query has a price of its own, besides its tokens
     curves: dict[tuple[str, str, int], Curve] = field(default_factory=dict)
     drafting: float = 0.0  # seconds that drafters have spent since ``resumed`` was last called
     clock: float | None = None  # time of the last answer, by the driver's clock

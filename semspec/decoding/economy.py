@@ -26,7 +26,7 @@ from semspec.decoding.costs import (
     Costs,
 )
 from semspec.decoding.crowd import HOLD, Crowd
-from semspec.decoding.experience import DEBT, EXPLORE, Experience
+from semspec.decoding.experience import DEBT, EXPLORE, OUTLIER, Experience
 
 # acceptance rate assumed of a token while nothing is known: of a lookup's, of a model's
 COPIED, DRAWN = 0.4, 0.75
@@ -43,6 +43,9 @@ TREES = 10.0  # trees in the average size; beyond that, older ones fade
 TRIES = 4.0  # drafts the target must have read before a promising drafter may be given up for long
 # recorded too, with the default for older tables, which did not count them: enough was seen
 COUNTED = {"trees": TREES, "tries": TRIES, "vain": 0.0}
+STARTS = (
+    0.9  # weight of the earlier estimate of what a round without a draft costs, at each new one
+)
 RATE = 0.98  # weight of the time and tokens counted so far, at each new round
 
 
@@ -73,6 +76,8 @@ class Economy:
     found: float = 0.2
     # last known cost of reading what a drafter has missed
     missed: float = 0.0
+    # average plain tokens that a round without a draft costs besides its tokens and the search for a draft; 0: not known yet
+    starting: float = 0.0
     # expected loss of a draft of steps: the bank may grow until it can afford it
     wanted: float = 0.0
     tester: object = None  # the one problem that tries drafts, until a first draft is accepted
@@ -162,7 +167,12 @@ class Economy:
 
     @property
     def beginning(self) -> float:
-        """Extra seconds of the first token of a row, compared with the others."""
+        """Extra seconds of the first token of a row on a server, compared with the others.
+
+        An engine in this process has none: 1 to 16 tokens in a row took it the same time per token.
+        """
+        if not self.costs.remote:
+            return 0.0
         first, token = self._target(WRITE, 1), self.costs.token(self.company, self.context)
         return max(first - token, 0.0) if first and token else 0.0
 
@@ -261,6 +271,14 @@ class Economy:
     def level(self) -> float:
         """Average nodes read per level of a tree."""
         return self.nodes if self.trees else NODES
+
+    def started(self, tokens: float) -> float:
+        """Count what a round without a draft cost besides its tokens, an interruption only in part; return what counts."""
+        known = self.starting
+        if known:
+            tokens = min(tokens, OUTLIER * known)
+        self.starting = known + (tokens - known) * (1 - STARTS) if known else tokens
+        return tokens
 
     def sent(self, nodes: float) -> None:
         """Count a tree with so many nodes read per level."""

@@ -41,6 +41,8 @@ class Ledger:
     _drafting: float = field(default=0.0, init=False)  # seconds of this round spent on its draft
     _since: float | None = field(default=None, init=False)  # when this round began
     _wakings: int = field(default=0, init=False)  # ``Costs.wakings`` when it began
+    # short rows that together are not yet enough for a price: seconds, tokens
+    _short: tuple[float, int] = field(default=(0.0, 0), init=False)
 
     def __post_init__(self) -> None:
         self.source = self.economy
@@ -186,20 +188,20 @@ class Ledger:
                 if crowd.size == economy.company:
                     crowd.closed(tokens, since, now, economy.token, self.rounds == 1)
             return tokens - predicted
-        experience, first = economy.experience, self.rounds == 1
+        first = self.rounds == 1
         unseen = not done.drafted and (resting or not self.watches)
-        row = unseen and tokens >= ENOUGH and not first
-        if row:
-            # without stamped answers there is only the clock
-            seconds = done.seconds.get("write", 0.0) or now - since - self._drafting
-            experience.wrote(seconds - economy.beginning, tokens, economy.context or 0)
+        if cold:
+            self._drafting = 0.0
         expected = predicted + self._excess
-        if first or cold:  # the first round also reads the prompt
+        if not done.drafted:
+            real = self._alone(done, None if first else now - since, unseen)
+        elif first or cold:  # the first round also reads the prompt
             real = expected
-        elif row:
-            real = self._drafting / economy.token + tokens + economy.beginning / economy.token
         else:
-            real = min((now - since) / economy.token, OUTLIER * expected)
+            real = (now - since) / economy.token
+            # reading a draft takes at least as long as a token: less is a price from a slower time
+            besides = now - since - done.seconds.get("verify", 0.0) - done.seconds.get("write", 0.0)
+            real = min(max(real, 1 + besides / economy.token), OUTLIER * expected)
             mine = self.source.experience
             mine.drafted(max(real - self._excess, 0.0), predicted / mine.factor)
         economy.went(real, tokens)
@@ -207,3 +209,36 @@ class Ledger:
         if asked or not unseen:
             self.source.settle(paid, min(gain, 0.0) if first else gain)
         return gain
+
+    def _alone(self, done: Round, elapsed: float | None, unseen: bool) -> float:
+        """Count a round without a draft; return its plain tokens of time.
+
+        Its tokens are plain ones by definition. So what the round lost is what it took besides them, however fast the machine
+        was when their price was measured. ``elapsed``: None for the first round, which also reads the prompt.
+        """
+        economy, tokens, drafting = self.economy, len(done.tokens), self._drafting
+        token = economy.token
+        real = tokens + drafting / token
+        if not unseen:  # the drafter read along
+            watched = economy.writing(tokens, watched=True) - economy.writing(tokens)
+            real += max(watched, 0.0)
+        if elapsed is None:
+            return real
+        rest = elapsed - drafting
+        writing = done.seconds.get("write", 0.0)
+        if not writing:  # without stamped answers there is only the clock
+            writing = max(rest - economy.starting * token, 0.0)
+        if unseen:
+            self._tell_price(writing - economy.beginning, tokens)
+        return real + economy.started((economy.beginning + max(rest - writing, 0.0)) / token)
+
+    def _tell_price(self, seconds: float, tokens: int) -> None:
+        """Count plain tokens for their price; short rows are put together until they are long enough."""
+        economy = self.economy
+        if economy.costs.remote and tokens < ENOUGH:
+            return  # a server's price for a request hides what a few tokens cost
+        short, count = self._short
+        self._short = short + max(seconds, 0.0), count + tokens
+        if self._short[1] >= ENOUGH:
+            economy.experience.wrote(*self._short, economy.context or 0)
+            self._short = 0.0, 0

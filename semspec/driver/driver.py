@@ -55,6 +55,8 @@ class Driver:
         ``forget`` is called with the context of each finished plan, by default to let the engines forget it.
         """
         waiting = plans if isinstance(plans, Inbox) else Given(plans)
+        if self.costs is not None:
+            self.costs.remote = self.free
         given = self.engines, self.costs, waiting, concurrency, forget or self.forget
         way: Way[T] = Freely(*given) if self.free else Lockstep(*given, threads=self._threads)
         try:

@@ -205,3 +205,66 @@ def told(one: Economy) -> object:
     """Return what is known of the cost of asking for drafts."""
     curve = one.costs.curve("draft", "ask", 4)
     return curve and curve.told()
+
+
+def alone(ledger: Ledger, tokens: int, *, writing: float, besides: float) -> float:
+    """Let the target write alone in a round: each token takes ``writing`` plain ones; return what the round gained."""
+    costs = ledger.economy.costs
+    assert costs.clock is not None
+    ledger.begin()
+    write = tokens * writing * TOKEN
+    costs.answered(costs.clock + write + besides * TOKEN)
+    return ledger.close(Round(written=[1] * tokens, seconds={"write": write}), tokens, True, False)
+
+
+@pytest.mark.parametrize("writing", [0.6, 1.0, 1.8])
+def test_a_round_without_a_draft_loses_what_it_took_besides_its_tokens(writing: float) -> None:
+    """A machine that has become faster or slower since the price was measured makes it neither a gain nor a loss."""
+    one = economy(load=1)
+    one.experience.wrote(64 * TOKEN, 64)
+    ledger = Ledger(one)
+    alone(ledger, 8, writing=writing, besides=0.2)
+    gains = [alone(ledger, 8, writing=writing, besides=0.2) for _ in range(8)]
+    assert all(-0.2 / 0.6 - 0.01 < gain < -0.2 / 1.8 + 0.01 for gain in gains)
+    for _ in range(60):
+        alone(ledger, 8, writing=writing, besides=0.2)
+    assert one.token == pytest.approx(writing * TOKEN, rel=0.01)  # short rows tell the price too
+    assert one.starting == pytest.approx(0.2 / writing, rel=0.05)
+
+
+def test_one_interruption_is_not_what_every_round_without_a_draft_costs() -> None:
+    one = economy(load=1)
+    one.experience.wrote(64 * TOKEN, 64)
+    ledger = Ledger(one)
+    for _ in range(10):
+        alone(ledger, 8, writing=1.0, besides=0.2)
+    assert alone(ledger, 8, writing=1.0, besides=50.0) > -1
+    assert one.starting < 0.3
+
+
+def test_a_few_tokens_from_a_server_tell_no_price() -> None:
+    """A request costs something by itself, which a long row hardly feels."""
+    one = economy(load=1)
+    one.costs.remote = True
+    one.experience.wrote(64 * TOKEN, 64)
+    ledger = Ledger(one)
+    for _ in range(20):
+        alone(ledger, 8, writing=2.0, besides=0.1)
+    assert one.token == pytest.approx(TOKEN)
+    for _ in range(40):
+        alone(ledger, 16, writing=2.0, besides=0.1)
+    assert one.token == pytest.approx(2 * TOKEN, rel=0.1)
+
+
+def test_a_lookup_that_finds_nothing_is_asked_less_often_where_a_round_costs_more() -> None:
+    strides = []
+    for starting in (0.02, 0.5):
+        one = economy(load=1)
+        one.experience.wrote(64 * TOKEN, 64)
+        one.starting = starting
+        pace = Adaptive(economy=one, longest=8, copies=True, cuts=True)
+        pace.net = 1.0
+        assert pace.units() == 8
+        pace.cut(Draft([], []))
+        strides.append(pace.alone(999))
+    assert strides[0] < strides[1]
