@@ -89,7 +89,8 @@ def measured_or_kept(
 ) -> dict[str, Any]:
     """Return the saved row, or measure it; print which row it is."""
     row = kept.part(key, lambda: measured(name, text, temperature, given, engines))
-    print(f"{key}: {speed(row)[0]:.2f}x, by CPU time {speed(row, 'cpu')[0]:.2f}x", flush=True)
+    usual = speed(row, "usual")[0]
+    print(f"{key}: {speed(row)[0]:.2f}x, at usual prices {usual:.2f}x", flush=True)
     return row  # type: ignore[no-any-return]
 
 

@@ -37,6 +37,7 @@ def timed(run: Run) -> Iterator[None]:
     """Time a run and its passes."""
     with (
         _each(Step, "one", _kind_of_one, run),
+        _each(Step, "few", _kind_of_few, run),
         _each(Model, "forward", _kind_of_many, run),
         _each(Model, "logits", lambda model, rows: ("logits", id(model), len(rows)), run),
     ):
@@ -49,6 +50,19 @@ def timed(run: Run) -> Iterator[None]:
 
 def _kind_of_one(step: Step, token: int, position: int, slot: int, cache: Any, tap: Any) -> Kind:
     return "one", id(step.model), position // NEAR
+
+
+def _kind_of_few(
+    step: Step,
+    tokens: Sequence[int],
+    positions: Sequence[int],
+    mask: Any,
+    start: int,
+    slot: int,
+    cache: Any,
+    tap: Any,
+) -> Kind:
+    return "few", id(step.model), len(tokens), start // NEAR
 
 
 def _kind_of_many(
