@@ -192,10 +192,10 @@ def _timed(
 
 def speed(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, Interval | None]:
     """Return the speed-up over the target alone from question to answer, with its interval over problems."""
-    return resampled(row["groups"], partial(_from_question_to_answer, clock=clock))
+    return resampled(row["groups"], partial(from_question_to_answer, clock=clock))
 
 
-def _from_question_to_answer(groups: Groups, clock: str) -> float:
+def from_question_to_answer(groups: Groups, clock: str) -> float:
     """Return the target's seconds over those with drafts, scaled to texts as long as the target's."""
 
     def total(what: str) -> float:
@@ -243,7 +243,7 @@ def summary(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _spread(rows: Mapping[str, Mapping[str, Any]], clock: str) -> str:
     """Return the median and the lowest speed-up of all rows, and how many miss the aim, as text."""
-    speeds = {key: speed(row, clock)[0] for key, row in rows.items()}
+    speeds = {key: from_question_to_answer(row["groups"], clock) for key, row in rows.items()}
     least = min(speeds, key=speeds.__getitem__)
     low = sum(value < WANTED for value in speeds.values())
     return (

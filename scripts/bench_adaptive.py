@@ -35,6 +35,7 @@ from adaptive_rows import (
     answer_alone,
     drafts_told,
     equal_texts,
+    from_question_to_answer,
     measured_or_kept,
     speed,
     spoken,
@@ -45,11 +46,12 @@ from script_kit import check_known, markdown, parser
 
 from semspec.engines.pool import Engines
 from semspec.results.code_digest import code_digest
-from semspec.results.metrics import Interval
+from semspec.results.metrics import Interval, resampled
 from semspec.storage import provenance
 
 CLOCK_NAMES = {"usual": "each pass at its usual price", "wall": "wall clock", "cpu": "CPU time"}
 SHOWN = "usual", "wall"
+CHAIN_OF = {"lm, dynamic tree": "lm", "lm, sampled tree": "lm", "eagle3": "eagle3, chain"}
 MARKS = "<!-- never-slower: written by make never-slower -->", "<!-- end of never-slower -->"
 WHOLE: dict[str, list[Any]] = {
     "drafters": list(DRAFTERS),
@@ -109,7 +111,34 @@ def text(found: Mapping[str, Any]) -> str:
             for d in of["drafters"]
         ]
         lines += [*markdown(headings, cells), ""]
+    trees = [
+        [
+            f"{tree}, over {chain}",
+            f"`{name}`",
+            *(_over(rows, tree, chain, name, t) for t in temperatures),
+        ]
+        for tree, chain in CHAIN_OF.items()
+        for name in of["texts"]
+        if {tree, chain} <= set(of["drafters"])
+    ]
+    if trees:
+        lines += ["### Trees over their own chains", ""]
+        lines += [*markdown(["", "text", *(f"T = {t:g} [95 %]" for t in temperatures)], trees), ""]
     return "\n".join(lines).rstrip("\n")
+
+
+def _over(rows: Mapping[str, Any], tree: str, chain: str, name: str, temperature: float) -> str:
+    """Return a tree's speed-up over that of its chain on the same problems, at usual prices, with its interval."""
+    pairs = list(
+        zip(*(rows[f"{d}/{name}/{temperature:g}"]["groups"] for d in (tree, chain)), strict=True)
+    )
+
+    def over(pairs: Sequence[tuple[Mapping[str, float], ...]]) -> float:
+        tree, chain = (from_question_to_answer(side, "usual") for side in zip(*pairs, strict=True))
+        return tree / chain
+
+    value, bounds = resampled(pairs, over)
+    return f"{value:.2f}x" + (f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else "")
 
 
 def _together(

@@ -5,7 +5,7 @@ The prompt repeats itself, so that every drafter finds something in nearly every
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 
 from semspec import registry
+from semspec.datastores.growing import GrowingStore
+from semspec.decoding.pace import Pace
 from semspec.drafters.suffix import Suffix
 from semspec.engines.toy import Toy
-from semspec.protocols import Drafter, Kit
+from semspec.protocols import Drafter, Kit, Plan
 from semspec.rules._tokens import LosslessSession, Scored
 from semspec.rules.lossless import Lossless
-from semspec.types import Context, Sampling
+from semspec.types import Context, Outcome, Sampling
 from tests.statistical.test_laws import SURE
 from tests.support.datastores import with_toy_datastore
 from tests.support.deep import samples
-from tests.support.law import p_value, speculative_plan
+from tests.support.law import MakePlan, p_value, speculative_plan
 
 TOY = Toy(vocabulary=4, seed=3)
 SAMPLES = samples(quick=600, deep=1_500)
@@ -95,6 +97,40 @@ def test_nested_retrieval_is_lossless(name: str) -> None:
     assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
 
 
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.6, top_k=3)], ids=str)
+def test_copies_of_earlier_answers_are_lossless(sampling: Sampling) -> None:
+    """Each answer is kept and later ones copy it, so that likely answers are drafted ever more often."""
+    rule, store = Lossless(), GrowingStore(1 << 20)
+    plan = remembering(speculative_plan(Suffix(remember=1), rule), store)
+    options = {"prompt": REPEATING, "draft_length": 3, "samples": SAMPLES}
+    assert p_value(TOY, plan, rule, sampling, **options) > SURE
+    found = store.of("").find(REPEATING, 8, len(REPEATING), 3)
+    assert (
+        found is not None and len(found[1]) > 1
+    )  # the whole prompt was found, with several answers
+
+
+def test_copies_of_earlier_answers_that_are_accepted_without_a_test_are_detected() -> None:
+    """Such copies are what the target is most likely to write, so a rule has to be far off to show."""
+    rule = Believing(share=0.5)
+    plan = remembering(speculative_plan(Suffix(remember=1), rule), GrowingStore(1 << 20))
+    options = {"prompt": REPEATING, "draft_length": 3, "samples": FEWER}
+    assert p_value(TOY, plan, rule, Sampling(1.0), **options) < 1e-12
+
+
+def remembering(plan: MakePlan, store: GrowingStore) -> MakePlan:
+    """Return a plan that keeps each answer for the next one, as a run with ``remember`` does."""
+
+    def made(context: Context, kit: Kit, length: int, pace: Pace) -> Plan[Outcome]:
+        prompt = tuple(context.tokens)
+        given = replace(kit, earlier=store.of(""))
+        outcome = yield from plan(context, given, length, pace)
+        store.add("", [*prompt, *outcome.tokens])
+        return outcome
+
+    return made
+
+
 def test_copies_accepted_without_a_test_are_detected() -> None:
     """The wrong rule on the same prompt: so few samples are enough to tell."""
     rule = Believing()
@@ -105,13 +141,19 @@ def test_copies_accepted_without_a_test_are_detected() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Believing(Lossless):
-    """Keeps a copied token with a probability that is too high by a tenth."""
+    """Keeps a copied token with a probability that is too high by ``share`` of its chance to be rejected."""
+
+    share: float = 0.1
 
     def open(self, kit: Kit) -> LosslessSession:
-        return BelievingSession(kit)
+        return BelievingSession(kit, self.share)
 
 
 class BelievingSession(LosslessSession):
+    def __init__(self, kit: Kit, share: float) -> None:
+        super().__init__(kit)
+        self.share = share
+
     def loosely(self, context: Context, scored: Scored) -> Tensor | None:
-        chances = [self.kit.rng.random() < 0.1 for _ in scored.draft.tokens]
+        chances = [self.kit.rng.random() < self.share for _ in scored.draft.tokens]
         return torch.tensor(chances)
