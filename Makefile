@@ -77,6 +77,10 @@ never-slower: $(CORE) ## Measure every drafter against the target alone, into do
 never-slower-together: $(CORE) ## The same with 4 and 16 problems at a time, into another table of that page
 	@$(ONE_THREAD) .venv/bin/python scripts/bench_adaptive.py --at-once 4 16 $(ARGS)
 
+.PHONY: never-slower-trees
+never-slower-trees: $(CORE) ## Measure trees in turn with chains of the same drafter, into a third table of that page
+	@$(ONE_THREAD) .venv/bin/python scripts/bench_adaptive.py --trees $(ARGS)
+
 .PHONY: rivals
 rivals: $(RIVALS) ## Measure semspec beside transformers, llama.cpp and OpenVINO GenAI, into docs/rivals.md (on a quiet machine)
 	@$(ONE_THREAD) HF_HOME=$(CURDIR)/.venv-rivals/cache .venv-rivals/bin/python scripts/bench_rivals.py $(ARGS)

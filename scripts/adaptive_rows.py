@@ -86,9 +86,10 @@ def measured_or_kept(
     temperature: float,
     given: Mapping[str, Any],
     engines: Engines,
+    over: str | None = None,
 ) -> dict[str, Any]:
     """Return the saved row, or measure it; print which row it is."""
-    row = kept.part(key, lambda: measured(name, text, temperature, given, engines))
+    row = kept.part(key, lambda: measured(name, text, temperature, given, engines, over))
     usual = speed(row, "usual")[0]
     print(f"{key}: {speed(row)[0]:.2f}x, at usual prices {usual:.2f}x", flush=True)
     return row  # type: ignore[no-any-return]
@@ -100,19 +101,27 @@ def copied(name: str, text: str) -> bool:
 
 
 def measured(
-    name: str, text: str, temperature: float, given: Mapping[str, Any], engines: Engines
+    name: str,
+    text: str,
+    temperature: float,
+    given: Mapping[str, Any],
+    engines: Engines,
+    over: str | None = None,
 ) -> dict[str, Any]:
     """Solve problems both ways in turn; return seconds, tokens and equal texts of each group.
 
-    ``slower``: how many times as long the target's passes took beside drafts.
+    ``over``: a drafter that takes the place of the target alone. ``slower``: how many times as long the target's passes took beside drafts.
     """
     copier = ["model=tiny-copier"] * copied(name, text)
     rule = BY_STEPS if name.endswith(STEPS) else BY_TOKENS
-    options = [*copier, *DRAFTERS[name], *rule]
-    options += [f"temperature={temperature}", "quiet=true"]
-    options += [f"max_new_tokens={given['tokens']}", f"concurrency={given['concurrency']}"]
+    shared = [*copier, *rule, f"temperature={temperature}", "quiet=true"]
+    shared += [f"max_new_tokens={given['tokens']}", f"concurrency={given['concurrency']}"]
+    options = [*DRAFTERS[name], *shared]
     off = _solver([*options, "adaptive=false"], engines)
     turns = [_solver(options, engines) for _ in range(given["turns"] * (SMALL if copier else 1))]
+    others = [(off, "plain") for _ in turns]
+    if over is not None:
+        others = [(_solver([*DRAFTERS[over], *shared], engines), "speculative") for _ in turns]
     settle()
     size, todo = given["concurrency"], list(problems_of(text, given["problems"]))
     for mode in ("plain", "speculative"):
@@ -132,8 +141,8 @@ def measured(
                 group[f"prompt {clock}"] += seconds
             texts: dict[str, dict[str, list[int]]] = {}
             for mode in ("plain", "speculative")[:: -1 if (start // size + turn) % 2 else 1]:
-                by = off if mode == "plain" else solver
-                wall, cpu, done = _timed(by, these, mode, runs=runs[mode][-1])
+                by = others[turn] if mode == "plain" else (solver, mode)
+                wall, cpu, done = _timed(by[0], these, by[1], runs=runs[mode][-1])
                 group[f"{mode} wall"] += wall - prompt["wall"]
                 group[f"{mode} cpu"] += cpu - prompt["cpu"]
                 group[f"{mode} tokens"] += sum(len(one.outcome.tokens) for one in done)

@@ -2,6 +2,7 @@
 
     python scripts/bench_adaptive.py [--drafters lm suffix] [--texts synthetic editing] [--problems 32]
     python scripts/bench_adaptive.py --at-once 4 16      the second table: several problems at a time (adaptive_crowd.py)
+    python scripts/bench_adaptive.py --trees             the third: trees in turn with their own chains (adaptive_trees.py)
     python scripts/bench_adaptive.py --check             measure nothing; print what is out of date
 
 The target alone and the drafter as in a run (``adaptive=true``) solve each problem one after the other, in this process, in
@@ -26,6 +27,7 @@ from itertools import product
 from typing import Any
 
 import adaptive_crowd as crowd
+import adaptive_trees as trees
 from adaptive_rows import (
     DRAFTERS,
     OWN,
@@ -35,7 +37,6 @@ from adaptive_rows import (
     answer_alone,
     drafts_told,
     equal_texts,
-    from_question_to_answer,
     measured_or_kept,
     speed,
     spoken,
@@ -46,12 +47,11 @@ from script_kit import check_known, markdown, parser
 
 from semspec.engines.pool import Engines
 from semspec.results.code_digest import code_digest
-from semspec.results.metrics import Interval, resampled
+from semspec.results.metrics import Interval
 from semspec.storage import provenance
 
 CLOCK_NAMES = {"usual": "each pass at its usual price", "wall": "wall clock", "cpu": "CPU time"}
 SHOWN = "usual", "wall"
-CHAIN_OF = {"lm, dynamic tree": "lm", "lm, sampled tree": "lm", "eagle3": "eagle3, chain"}
 MARKS = "<!-- never-slower: written by make never-slower -->", "<!-- end of never-slower -->"
 WHOLE: dict[str, list[Any]] = {
     "drafters": list(DRAFTERS),
@@ -111,34 +111,7 @@ def text(found: Mapping[str, Any]) -> str:
             for d in of["drafters"]
         ]
         lines += [*markdown(headings, cells), ""]
-    trees = [
-        [
-            f"{tree}, over {chain}",
-            f"`{name}`",
-            *(_over(rows, tree, chain, name, t) for t in temperatures),
-        ]
-        for tree, chain in CHAIN_OF.items()
-        for name in of["texts"]
-        if {tree, chain} <= set(of["drafters"])
-    ]
-    if trees:
-        lines += ["### Trees over their own chains", ""]
-        lines += [*markdown(["", "text", *(f"T = {t:g} [95 %]" for t in temperatures)], trees), ""]
     return "\n".join(lines).rstrip("\n")
-
-
-def _over(rows: Mapping[str, Any], tree: str, chain: str, name: str, temperature: float) -> str:
-    """Return a tree's speed-up over that of its chain on the same problems, at usual prices, with its interval."""
-    pairs = list(
-        zip(*(rows[f"{d}/{name}/{temperature:g}"]["groups"] for d in (tree, chain)), strict=True)
-    )
-
-    def over(pairs: Sequence[tuple[Mapping[str, float], ...]]) -> float:
-        tree, chain = (from_question_to_answer(side, "usual") for side in zip(*pairs, strict=True))
-        return tree / chain
-
-    value, bounds = resampled(pairs, over)
-    return f"{value:.2f}x" + (f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else "")
 
 
 def _together(
@@ -194,11 +167,16 @@ def main() -> int:
             [1],
             "problems at a time; more than one writes the table of make never-slower-together",
         ),
+        trees=(False, "write the table of make never-slower-trees"),
         cpu=(False, "decide by CPU time, because other work runs on this machine"),
         **FIGURES.options,
     ).parse_args()
     alone = a.at_once == [1]
-    figures, whole = (FIGURES, WHOLE) if alone else (crowd.FIGURES, crowd.WHOLE)
+    figures, whole, measure = FIGURES, WHOLE, _rows
+    if a.trees:
+        figures, whole, measure = trees.FIGURES, trees.WHOLE, trees.rows
+    elif not alone:
+        figures, whole, measure = crowd.FIGURES, crowd.WHOLE, crowd.rows
     if (ended := figures.asked(a, digest)) is not None:
         return ended
     of: dict[str, Any] = {name: getattr(a, name) for name in ("problems", "turns", "tokens")}
@@ -212,7 +190,7 @@ def main() -> int:
         vars(time)["perf_counter"] = time.process_time
     kept = Kept(ROOT / f"runs/{figures.name}.json", {**of, "digest": digest(), "cpu": a.cpu})
     with Engines() as engines:
-        rows = (_rows if alone else crowd.rows)(of, kept, engines)
+        rows = measure(of, kept, engines)
     found = {"digest": digest(), "provenance": provenance.collect(), "of": of, "rows": rows}
     all_of_it = not a.cpu and all(of[name] == every for name, every in whole.items())
     figures.keep(found, all_of_it)

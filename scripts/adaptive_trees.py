@@ -1,0 +1,78 @@
+"""The third table of `make never-slower`: trees in turn with chains of the same drafter.
+
+Two rows of the first table cannot be compared: the target's tokens may have cost more while one of them was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+from adaptive_rows import answer_alone, drafts_told, equal_texts, measured_or_kept, spoken
+from figures_page import FiguresPage, Kept
+from script_kit import markdown
+
+from semspec.engines.pool import Engines
+
+CHAIN_OF = {"lm, dynamic tree": "lm", "lm, sampled tree": "lm", "eagle3": "eagle3, chain"}
+MARKS = (
+    "<!-- never-slower-trees: written by make never-slower-trees -->",
+    "<!-- end of never-slower-trees -->",
+)
+WHOLE: dict[str, list[Any]] = {
+    "drafters": list(CHAIN_OF),
+    "texts": ["synthetic", "editing"],  # on the others hardly anything is drafted
+    "temperatures": [0.0, 0.6],
+}
+
+
+def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
+    """Measure each tree in turn with its chain."""
+    found: dict[str, Any] = {}
+    columns = ("drafters", "texts", "temperatures")
+    for name, kind, temperature in product(*(of[column] for column in columns)):
+        key, over = f"{name}/{kind}/{temperature:g}", CHAIN_OF[name]
+        found[key] = measured_or_kept(key, kept, name, kind, temperature, of, engines, over)
+    return found
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """Return the text between the page's marks."""
+    rows, of = found["rows"], found["of"]
+    headings = [
+        "tree, over chain",
+        "text",
+        "T",
+        "each pass at its usual price [95 %] (answers alone)",
+        "wall clock [95 %] (answers alone)",
+        "rounds with a draft; tokens drafted, accepted per draft",
+        "same text",
+    ]
+    cells = []
+    for name, kind, temperature in product(of["drafters"], of["texts"], of["temperatures"]):
+        row = rows[f"{name}/{kind}/{temperature:g}"]
+        same = "" if temperature else "{} of {}".format(*equal_texts([row]))
+        over = f"{name}, over {CHAIN_OF[name]}"
+        speeds = [spoken(row, clock) for clock in ("usual", "wall")]
+        cells.append([over, f"`{kind}`", f"{temperature:g}", *speeds, drafts_told(row), same])
+    whole, bounds = answer_alone(
+        {"groups": [g for row in rows.values() for g in row["groups"]]}, "usual"
+    )
+    ends = f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""
+    lines = [
+        f"{len(rows)} rows of {of['problems']} problems. All answers together, each pass at its usual price: trees have {whole:.2f}x{ends} of their chains' speed."
+        f" {found['provenance']['machine']['cpu']}, one thread.",
+        "",
+        *markdown(headings, cells),
+    ]
+    return "\n".join(lines)
+
+
+FIGURES = FiguresPage(
+    "never-slower-trees",
+    "docs/measurements/never_slower.md",
+    MARKS,
+    text,
+    "the code has changed since the figures were measured",
+)
