@@ -7,6 +7,7 @@ answer of the previous one is finished, as in a run: towards a group's end fewer
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,6 +16,7 @@ from adaptive_rows import (
     TEXTS,
     drafts_told,
     equal_texts,
+    measured,
     measured_or_kept,
     spoken,
     summary,
@@ -50,7 +52,9 @@ def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
     for size, name, kind, temperature in product(*(of[column] for column in columns)):
         key = _key(size, name, kind, temperature)
         given = {**of, "concurrency": size, "problems": max(of["problems"], MANY * size)}
-        found[key] = measured_or_kept(key, kept, name, kind, temperature, given, engines)
+        found[key] = measured_or_kept(
+            key, kept, partial(measured, name, kind, temperature, given, engines)
+        )
     return found
 
 

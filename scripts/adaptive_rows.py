@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from statistics import median
@@ -61,8 +61,6 @@ WANTED = 0.97  # the aim: at least this share of the target's own speed
 # times as many turns for the embedded copier: its answers take a tenth of the target's time
 SMALL = 4
 PROMPTS = 3  # times that a prompt is read by itself
-CLOCKS = ("wall", "cpu", "usual")
-"""Wall-clock seconds, CPU seconds, and wall-clock seconds with each pass at its usual price (``pass_times``)."""
 Groups = Sequence[Mapping[str, float]]
 
 
@@ -78,18 +76,9 @@ def problems_of(text: str, count: int) -> Iterator[BenchmarkProblem]:
     yield from islice(made.problems(), count)
 
 
-def measured_or_kept(
-    key: str,
-    kept: Kept,
-    name: str,
-    text: str,
-    temperature: float,
-    given: Mapping[str, Any],
-    engines: Engines,
-    over: str | None = None,
-) -> dict[str, Any]:
+def measured_or_kept(key: str, kept: Kept, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the saved row, or measure it; print which row it is."""
-    row = kept.part(key, lambda: measured(name, text, temperature, given, engines, over))
+    row = kept.part(key, measure)
     usual = speed(row, "usual")[0]
     print(f"{key}: {speed(row)[0]:.2f}x, at usual prices {usual:.2f}x", flush=True)
     return row  # type: ignore[no-any-return]
@@ -110,6 +99,7 @@ def measured(
 ) -> dict[str, Any]:
     """Solve problems both ways in turn; return seconds, tokens and equal texts of each group.
 
+    Seconds are by the wall clock, by the CPU's, and by the wall clock with each pass at its usual price (``pass_times``).
     ``over``: a drafter that takes the place of the target alone. ``slower``: how many times as long the target's passes took beside drafts.
     """
     copier = ["model=tiny-copier"] * copied(name, text)
@@ -160,18 +150,16 @@ def measured(
             for answer, tokens in texts["plain"].items():
                 group["equal"] += texts["speculative"][answer] == tokens
         groups.append(group)
-    prices = usual_prices([run for of_mode in runs.values() for of in of_mode for run in of])
+    every = {mode: [run for group in of_mode for run in group] for mode, of_mode in runs.items()}
+    prices = usual_prices([run for of_mode in every.values() for run in of_mode])
     for at, group in enumerate(groups):
-        usual = {
-            mode: [usual_seconds(run, prices) for run in of_mode[at]]
-            for mode, of_mode in runs.items()
-        }
-        prompts = len(turns) * median(usual["prompt"])
+        prompts = len(turns) * median(usual_seconds(run, prices) for run in runs["prompt"][at])
         group["prompt usual"] = prompts
         for mode in ("plain", "speculative"):
-            group[f"{mode} usual"] = sum(usual[mode]) - prompts
-    sides = ([run for of in runs[mode] for run in of] for mode in ("speculative", "plain"))
-    return {"groups": groups, "slower": slower(*sides), **counts}
+            seconds = sum(usual_seconds(run, prices) for run in runs[mode][at])
+            group[f"{mode} usual"] = seconds - prompts
+    told = slower(every["speculative"], every["plain"])
+    return {"groups": groups, "slower": told, **counts}
 
 
 def _solver(options: list[str], engines: Engines) -> Solver:

@@ -6,10 +6,11 @@ Two rows of the first table cannot be compared: the target's tokens may have cos
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import product
 from typing import Any
 
-from adaptive_rows import answer_alone, drafts_told, equal_texts, measured_or_kept, spoken
+from adaptive_rows import answer_alone, drafts_told, equal_texts, measured, measured_or_kept, spoken
 from figures_page import FiguresPage, Kept
 from script_kit import markdown
 
@@ -33,7 +34,9 @@ def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
     columns = ("drafters", "texts", "temperatures")
     for name, kind, temperature in product(*(of[column] for column in columns)):
         key, over = f"{name}/{kind}/{temperature:g}", CHAIN_OF[name]
-        found[key] = measured_or_kept(key, kept, name, kind, temperature, of, engines, over)
+        found[key] = measured_or_kept(
+            key, kept, partial(measured, name, kind, temperature, of, engines, over)
+        )
     return found
 
 

@@ -23,6 +23,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -37,6 +38,7 @@ from adaptive_rows import (
     answer_alone,
     drafts_told,
     equal_texts,
+    measured,
     measured_or_kept,
     speed,
     spoken,
@@ -203,7 +205,7 @@ def _rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]
     """Measure each drafter on each kind of text, one problem at a time."""
     return {
         (key := f"{name}/{kind}/{temperature:g}"): measured_or_kept(
-            key, kept, name, kind, temperature, of, engines
+            key, kept, partial(measured, name, kind, temperature, of, engines)
         )
         for name, kind, temperature in product(of["drafters"], of["texts"], of["temperatures"])
     }

@@ -105,9 +105,8 @@ def test_copies_of_earlier_answers_are_lossless(sampling: Sampling) -> None:
     options = {"prompt": REPEATING, "draft_length": 3, "samples": SAMPLES}
     assert p_value(TOY, plan, rule, sampling, **options) > SURE
     found = store.of("").find(REPEATING, 8, len(REPEATING), 3)
-    assert (
-        found is not None and len(found[1]) > 1
-    )  # the whole prompt was found, with several answers
+    # the whole prompt was found, with several answers
+    assert found is not None and len(found[1]) > 1
 
 
 def test_copies_of_earlier_answers_that_are_accepted_without_a_test_are_detected() -> None:
