@@ -42,14 +42,15 @@ SHAPES = {  # layers, width, MLP, heads, kv heads, vocabulary: of the published 
     "small": (12, 256, 512, 4, 2, 2000),
     "small-draft": (4, 128, 256, 2, 1, 2000),
 }
-DEPTHS = (2, 4)  # layers of the models that are measured
 HIDDEN = (512, 128)  # of the probe
 SCORING = {"scoring": (), "scoring_mean": ("mean",), "scoring_plus": ("mean", "max", "last")}
 ACCEPTED = (0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 GREEDY = Sampling(temperature=0.0)
 
 
-def write_random_model(shape: str, layers: int, folder: str, dtype: torch.dtype) -> None:
+def write_random_model(
+    shape: str, layers: int, folder: str, dtype: torch.dtype, device: str
+) -> None:
     _, width, inner, heads, kv_heads, vocabulary = SHAPES[shape]
     config = Qwen2Config(
         vocab_size=vocabulary,
@@ -62,7 +63,9 @@ def write_random_model(shape: str, layers: int, folder: str, dtype: torch.dtype)
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
+    with torch.device(device):  # a GPU draws billions of weights in a second
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.save_pretrained(folder)
 
 
 class Passes:
@@ -109,17 +112,18 @@ def at_full_depth(shape: str, given: argparse.Namespace) -> dict[str, float]:
     layers = SHAPES[shape][0]
     dtype = torch.bfloat16 if given.device.startswith("cuda") else torch.float32
     found: list[dict[str, float]] = []
-    for depth in DEPTHS:
+    for depth in given.depths:
         with tempfile.TemporaryDirectory() as folder:
-            write_random_model(shape, depth, folder, dtype)
+            write_random_model(shape, depth, folder, dtype, given.device)
             engine = Hf(device=given.device, threads=given.threads).load(folder)
             passes = Passes(engine, given.context, given.step, given.repeats)
             scoring = {kind: passes.scoring(*pools) for kind, pools in SCORING.items()}
             found.append({"token": passes.token()} | scoring)
             engine.close()
     low, high = found
-    each = {k: (high[k] - low[k]) / (DEPTHS[1] - DEPTHS[0]) for k in low}
-    return {k: low[k] + (layers - DEPTHS[0]) * each[k] for k in low}
+    few, many = given.depths
+    each = {k: (high[k] - low[k]) / (many - few) for k in low}
+    return {k: low[k] + (layers - few) * each[k] for k in low}
 
 
 def probing(shape: str, given: argparse.Namespace) -> float:
@@ -148,6 +152,14 @@ def main() -> int:
     threads, step = (1, "of torch, on a CPU"), (64, "tokens of a step")
     known = parser(__doc__, device="cuda", threads=threads, step=step, context=2048, repeats=20)
     known.add_argument("--pair", nargs=2, default=("qwen2-32b", "qwen2-1.5b"), choices=SHAPES, metavar="SHAPE")  # fmt: skip
+    known.add_argument(
+        "--depths",
+        nargs=2,
+        type=int,
+        default=(4, 16),
+        metavar="LAYERS",
+        help="depths that are measured",
+    )
     known.add_argument("--json", type=Path, help="a file for the figures")
     given = known.parse_args()
     try:
@@ -166,7 +178,9 @@ def main() -> int:
     console = Console(width=100)
     console.print(shown)
     console.print("speed-up by accepted share:", {k: f"{v:.2f}x" for k, v in gained.items()})
-    settings = {name: getattr(given, name) for name in ("pair", "device", "step", "context")}
+    settings = {
+        name: getattr(given, name) for name in ("pair", "device", "step", "context", "depths")
+    }
     figures = {"target": target, "draft": draft, "probe": probe, "speedup": gained}
     if given.json:
         write_json(given.json, {"provenance": provenance.collect(), **settings, "seconds": figures})

@@ -19,6 +19,8 @@ MEMORY = 300  # drafted tokens counted per signal; beyond that, older ones fade
 WEIGHT = 6.0  # prior weight of a signal's prefix, in tokens
 FIRST = 0.5  # chance of a token while nothing is known
 REFRESH = 8  # rounds between updates of the chances
+# signals of whole paths do not shrink towards the nodes of trees, most of which are wrong because a sibling is right
+PATHS = ("chain",), ("before",)
 EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995)
 
 
@@ -69,7 +71,11 @@ class Beliefs:
         # a model's own probability is a better guess than the average over its tokens
         above = _MIDDLES.get(signal[-1])
         if above is None:
-            above = self._chance(signal[:-1])
+            above = (
+                (kept + WEIGHT * self.first) / (tried + WEIGHT)
+                if signal in PATHS
+                else self._chance(signal[:-1])
+            )
         return (kept + WEIGHT * above) / (tried + WEIGHT)
 
     def learn(self, tried: Iterable[tuple[Signal, bool]]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from semspec.decoding.budget_hindsight import Hindsight
-from semspec.decoding.budget_prospects import UNTRIED
+from semspec.decoding.budget_prospects import FIRST_TREES, UNTRIED
 from semspec.decoding.costs import ASK, CHAIN
 from semspec.decoding.economy import LOOK, NET, TREES, TRIES
 from semspec.decoding.experience import EXPLORE
@@ -31,7 +31,6 @@ ROUGHLY = 5.0  # times EXPLORE: tolerance for the predicted cost of reading alon
 STRIDE = 8  # most tokens before asking again a drafter whose draft was not worth a pass
 SHADOWED = 8  # most tokens written in a row to see what an unsent draft would have brought
 SLEEPS = 8  # tokens in a row after which a drafter has much to catch up on
-FIRST_TREES = 3.0  # trees to read before trees and chains are compared by what they brought
 WAIT = 32  # most tokens between the first tries of a promising model
 DEAR = 6.0  # plain tokens: a draft with a larger expected loss is not tried for its promise
 SLOWER = 0.98  # like ``economy.NET``, in the estimate that all problems share
@@ -180,12 +179,15 @@ class Adaptive(Hindsight):
         """Return the better one of a tree and a chain.
 
         Until a few trees were read, a chain that pays comes first. A tree is tried instead if it would be better with all
-        its levels right, and its expected loss can be afforded.
+        its levels right, and its expected loss can be paid from what drafts have gained: what a run may lose at its start
+        is for chains.
         """
         economy = self.economy
         if economy.trees >= FIRST_TREES:
             return tree if tree.rate >= chain.rate else chain
         if chain.loss <= 0 and economy.beliefs.tried(("chain",)) < UNTRIED:
+            return chain
+        if tree.loss > 0 and economy.bank - tree.loss < economy.allowance:
             return chain
         deepest = self.longest
         could = (1 + deepest) / self._cost(deepest, chain=False)

@@ -18,6 +18,7 @@ from semspec.types import Draft
 UNLIKELY = 0.002  # ignore nodes with a lower chance
 # until so many tokens of chains were tried in place of trees, chains count as no worse than trees
 UNTRIED = 48
+FIRST_TREES = 3.0  # trees to read before trees and chains are compared by what they brought
 SLACK = 1.5  # tokens by which recent drafts may disappoint before that counts
 FAR = 512  # positions of growth after which prices are looked up anew
 DEEP = [deep(depth) for depth in range(1, 1025)]
@@ -77,15 +78,19 @@ class Prospects:
 
     def _chance(self, depth: int, chain: bool) -> float:
         """Return the chance that a draft stays right at a depth; for a tree, at least that of its first path."""
-        chance, deep = self.economy.beliefs.chance, DEEP[depth - 1]
-        if chain:
-            found = chance(("chain", deep, self.heat))
-            few = self.economy.beliefs.tried(("chain",)) < UNTRIED
-            return max(found, chance(("before", deep, self.heat))) if few else found
-        found = chance(("before", deep, self.heat))
+        beliefs, deep = self.economy.beliefs, DEEP[depth - 1]
+        if chain or (self.longest_chain and self._only_chains):
+            return beliefs.chance(("chain", deep, self.heat))
+        found = beliefs.chance(("before", deep, self.heat))
         if self.longest_chain and self.greedy:
-            found = max(found, chance(("chain", deep, self.heat)))
+            found = max(found, beliefs.chance(("chain", deep, self.heat)))
         return found
+
+    @property
+    def _only_chains(self) -> bool:
+        """True if chains were tried and hardly any trees: what is known of trees is that their first path is a chain."""
+        economy = self.economy
+        return economy.trees < FIRST_TREES and economy.beliefs.tried(("chain",)) > 0
 
     def _recalling(self, missed: int) -> float:
         """Return the cost of a pass over the last token and what the drafter has missed."""

@@ -39,7 +39,7 @@ READS = (TOP, LOGPROBS, TEMPERED)
 
 @pytest.fixture(scope="module")
 def hf() -> Any:
-    return Hf().load(str(TARGET))
+    return Hf(device="cpu").load(str(TARGET))
 
 
 @pytest.fixture(scope="module")

@@ -268,7 +268,7 @@ def test_scores_and_decisions_are_those_of_the_hf_engine(served: Served) -> None
 def same_scores(served: Served, own: Probe) -> None:
     seat = for_engine(own, frozenset(What))
     assert isinstance(seat, Inside)
-    engine = Hf().load(str(served.folder))
+    engine = Hf(device="cpu").load(str(served.folder))
     queries, requests = [], []
     for context, tokens, spans in chains(served):
         query = Query("target", Context(len(queries), context), Sampling(), random.Random(0))

@@ -101,7 +101,7 @@ def test_stored_states_are_those_of_the_hf_engine(trained: tuple[Path, Watched])
     chains: dict[str, Chain] = {
         chain.id: chain for chain in read_chains(trained[0] / "chains.jsonl")
     }
-    engine = Hf().load(str(TARGET))
+    engine = Hf(device="cpu").load(str(TARGET))
     compared = {"own": 0, "other": 0}
     for key, one in enumerate(list(read_samples(into))[:60]):
         if one.file is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from semspec.config import RunConfig, build, compose
 from semspec.storage.packaged import beside_package
+from tests.support.sglang_env import ON_GPU
 
 TARGET = beside_package("hub_artifacts") / "tiny-target"
 DRAFT = beside_package("hub_artifacts") / "tiny-draft"
@@ -14,7 +15,10 @@ DRAFT = beside_package("hub_artifacts") / "tiny-draft"
 
 def configuration(*overrides: str) -> RunConfig:
     """Compose a configuration with fixed draft lengths, so that no clock decides, unless ``adaptive=true`` is given."""
-    return build(compose(["adaptive=false", *overrides]))
+    usual = ["adaptive=false"]
+    if ON_GPU and not any(one.startswith("engine=") for one in overrides):
+        usual.append("engine.device=cpu")  # what SGLang on the GPU is compared with
+    return build(compose([*usual, *overrides]))
 
 
 def reference_outputs(prompts: Sequence[Sequence[int]], limit: int) -> list[list[int]]:

@@ -1,4 +1,6 @@
-"""Run real SGLang engines on a CPU: environment variables and engine arguments that work.
+"""Run real SGLang engines on a CPU, or on a GPU: environment variables and engine arguments that work.
+
+``SEMSPEC_SGLANG_DEVICE=cuda`` runs the same tests on a GPU, with CUDA graphs, where SGLang is installed with its own requirements.
 
 In this process::
 
@@ -26,19 +28,36 @@ from unittest import mock
 
 SHIM = Path(__file__).parent / "sglang_cpu"
 
+ON_GPU = os.environ.get("SEMSPEC_SGLANG_DEVICE", "cpu") == "cuda"
+
 VARIABLES = {
-    "SGLANG_USE_CPU_ENGINE": "1",
     "OMP_NUM_THREADS": "1",  # three to five times as fast as two threads on two busy cores
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
+    **(
+        {  # float32 as on a CPU: tf32 changes greedy tokens, and SGLang's own kernels know half precision only
+            "TRITON_F32_DEFAULT": "ieee",
+            "SGLANG_FORCE_FUSED_OP_BACKEND": "torch",
+        }
+        if ON_GPU
+        else {"SGLANG_USE_CPU_ENGINE": "1"}
+    ),
 }
 
 # makes a server spawn its processes, as on a GPU, which takes three times as long
 SPAWNED = {"SEMSPEC_SPAWN": "1"}
 
 ENGINE_ARGUMENTS: dict[str, Any] = {
-    "device": "cpu",
-    "attention_backend": "torch_native",
+    **(
+        {
+            "device": "cuda",
+            "attention_backend": "triton",
+            "sampling_backend": "pytorch",
+            "cuda_graph_max_bs_prefill": 256,  # tokens; more sizes only make the start longer
+        }
+        if ON_GPU
+        else {"device": "cpu", "attention_backend": "torch_native"}
+    ),
     "dtype": "float32",  # greedy output then equals transformers', token for token
     "random_seed": 0,
     "mem_fraction_static": 0.2,
@@ -48,6 +67,9 @@ ENGINE_ARGUMENTS: dict[str, Any] = {
     "sleep_on_idle": True,  # otherwise an idle scheduler uses a full core
     "log_level": "error",
 }
+
+# on a GPU, states are read only from passes that are no CUDA graphs
+READ_VERIFICATION: dict[str, Any] = {"disable_cuda_graph": True} if ON_GPU else {}
 
 
 def server_arguments(**changes: Any) -> str:
@@ -60,6 +82,8 @@ def server_arguments(**changes: Any) -> str:
 
 def environment() -> dict[str, str]:
     """Return this process's environment with the variables that a process needs to run SGLang."""
+    if ON_GPU:
+        return {**os.environ, **VARIABLES}
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join([str(SHIM), *(p for p in before if p and p != str(SHIM))])
     return {**os.environ, **VARIABLES, "PYTHONPATH": path}
@@ -67,6 +91,9 @@ def environment() -> dict[str, str]:
 
 def activate() -> None:
     """Prepare this process, and those that SGLang starts from it, to import SGLang."""
+    if ON_GPU:
+        os.environ.update(VARIABLES)
+        return
     if str(SHIM) in sys.path:
         return
     if "sglang" in sys.modules:
@@ -95,7 +122,7 @@ def engine_inside(
     model: Path | str, asked: Mapping[str, Any], width: int, **arguments: Any
 ) -> AbstractContextManager[Any]:
     """Run an engine in which a small model drafts up to ``width`` tokens; ``asked`` are the plugin's settings."""
-    return engine_with(model, asked, "SEMSPEC_LM", 1 + width, **arguments)
+    return engine_with(model, asked, "SEMSPEC_LM", 1 + width, **{**READ_VERIFICATION, **arguments})
 
 
 @contextmanager

@@ -88,6 +88,7 @@ def inside(
     words = sglang_env.server_arguments(
         speculative_algorithm="SEMSPEC_LM",
         speculative_num_draft_tokens=nodes,
+        **sglang_env.READ_VERIFICATION,
         **{"max_running_requests": 16, "max_total_tokens": 16384, **changes},
     )
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(TARGET)]

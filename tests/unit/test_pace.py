@@ -235,6 +235,33 @@ def test_a_tree_teaches_what_its_first_path_would_have_come_to() -> None:
     assert one.beliefs.counts["before",] == [2.0, 2.0]  # the tree was not
 
 
+def test_the_nodes_of_a_tree_do_not_count_against_chains() -> None:
+    """Most nodes of a tree are wrong because a sibling is right."""
+    of_trees, of_chains = Beliefs(), Beliefs()
+    for beliefs in (of_trees, of_chains):
+        beliefs.learn([(("chain", deep(1), "1"), True), (("chain", deep(2), "1"), False)])
+    of_trees.learn([(("tree", likely(0.1), deep(1), "1"), False)] * 100)
+    for signal in (("chain", deep(1), "1"), ("chain", deep(7), "1"), ("before", deep(1), "0")):
+        before = Beliefs().chance(signal)
+        trees, chains = of_trees.chance(signal), of_chains.chance(signal)
+        assert trees == (before if signal[0] == "before" else chains)
+
+
+def test_trees_are_tried_from_what_drafts_have_gained() -> None:
+    """What a run may lose at its start is not for trees."""
+    one = economy(table(passing=1.0, fed=0.2, tree=1.5))
+    pace = Adaptive(economy=one, longest=6, longest_chain=12, cuts=True, exact=True, greedy=False)
+    for right in (True, False):
+        paths = [
+            ((word, deep(d), "1"), right) for word in ("chain", "before") for d in range(1, 13)
+        ]
+        one.beliefs.learn(paths * 30)
+    for bank, chain in ((one.allowance, True), (one.allowance + 30, False)):
+        one.bank = bank
+        pace.units()
+        assert pace._asked and pace.chain == chain
+
+
 def test_a_long_match_is_sent_and_a_short_one_is_not_once_that_was_learned() -> None:
     """Matches of one token are mostly wrong, those of nine mostly right: learned without sending any."""
     one = economy(table(passing=1.0, fed=0.1, asked=0.02), 0.4)

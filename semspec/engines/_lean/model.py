@@ -194,7 +194,7 @@ class Model:
             if mask is not None and longest > 1:
                 mask = mask.repeat(1, 1, shared, 1)
             o = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask)
-            o = o.view(batch, spec.heads, longest, d)
+            o = o.reshape(batch, spec.heads, longest, d)
         o = o.transpose(1, 2)
         if group.padded is None:
             into.view(batch, longest, spec.heads, d).copy_(o)
