@@ -256,10 +256,10 @@ def test_trees_are_tried_from_what_drafts_have_gained() -> None:
             ((word, deep(d), "1"), right) for word in ("chain", "before") for d in range(1, 13)
         ]
         one.beliefs.learn(paths * 30)
-    for bank, chain in ((one.allowance, True), (one.allowance + 30, False)):
+    for bank, only_chain in ((one.allowance, True), (one.allowance + 30, False)):
         one.bank = bank
         pace.units()
-        assert pace._asked and pace.chain == chain
+        assert pace._asked and pace.chain == only_chain
 
 
 def test_a_long_match_is_sent_and_a_short_one_is_not_once_that_was_learned() -> None:
