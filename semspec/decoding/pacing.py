@@ -68,8 +68,10 @@ class Pacing:
         if (economy := self.economies.get(who)) is None:
             return Steady(longest, cap)
         drafter, rule = pair
-        economy, both = economy.opened(), {"watches": bool(session.watches), "exact": rule.lossless}
-        both["recalls"] = session.recalls
+        economy = economy.opened()
+        # both kinds of rules write the target's own text
+        exact = rule.lossless or rule.greedy_only
+        both = {"watches": bool(session.watches), "exact": exact, "recalls": session.recalls}
         copies = self.economies.get(who + SUFFIX)
         if drafter.beside is None or not isinstance(copies, Lookups):
             own = _own(drafter, sampling, longest, chain)

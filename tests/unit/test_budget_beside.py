@@ -16,9 +16,12 @@ from semspec.drafters import reference
 from semspec.drafters._first import FirstSession
 from semspec.drafters.hybrid import Hybrid
 from semspec.drafters.lm import LanguageModel, LanguageModelSession
-from semspec.protocols import Drafter
+from semspec.drafters.suffix import Suffix
+from semspec.protocols import Drafter, Rule
 from semspec.results import tables
+from semspec.rules.greedy import Greedy
 from semspec.rules.lossless import Lossless
+from semspec.rules.typical import Typical
 from semspec.types import Context, Draft, Room, Round, Sampling
 from tests.support.costs import table
 from tests.support.drafting import answerless, kit_for
@@ -48,6 +51,26 @@ def alone() -> Adaptive:
     made = pacing(lm).of_tokens("draft", (lm, Lossless()), opened, Sampling(0.6), 32, 1, 32)
     assert isinstance(made, Adaptive)
     return made
+
+
+@pytest.mark.parametrize(
+    ("rule", "exact"), [(Lossless(), True), (Greedy(), True), (Typical(), False)]
+)
+def test_text_by_a_rule_that_writes_the_targets_own_tells_of_unsent_drafts(
+    rule: Rule, exact: bool
+) -> None:
+    """With ``accept=greedy`` copies that were not sent taught nothing, so none ever was."""
+    suffix, dear = Suffix(), table(passing=9.0, fed=1.0)
+    opened = suffix.open(kit_for(trees=False))
+    pace = pacing(suffix, dear).of_tokens("draft", (suffix, rule), opened, Sampling(0.0), 40)
+    assert isinstance(pace, Adaptive)
+    for _ in range(20):
+        if pace.units():
+            draft = copy_of(4)
+            pace.cut(draft)
+            assert not draft.tokens
+        pace.observe(Round(written=[0, 1, 2, 3, 4]))
+    assert (pace.economy.beliefs.tried(()) > 0) == exact
 
 
 def copy_of(length: int, grade: int = 9) -> Draft:
