@@ -46,6 +46,8 @@ DRAFTERS = {
         for name in "lm suffix pld_plus adapld token_recycling rest".split()
     },
 }
+# what a drafter is measured against besides the target alone and other drafters
+FIXED = {"eagle3, chain of 6": ("draft=eagle3", "tree=chain", "draft_length=6", "adaptive=false")}
 # these need no draft model, head or corpus of the target; on repetitive texts the target is the one that writes them
 COPYING = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid reference".split()
 COPYING += ["hybrid, suffix+token_recycling"]
@@ -111,7 +113,8 @@ def measured(
     turns = [_solver(options, engines) for _ in range(given["turns"] * (SMALL if copier else 1))]
     others = [(off, "plain") for _ in turns]
     if over is not None:
-        others = [(_solver([*DRAFTERS[over], *shared], engines), "speculative") for _ in turns]
+        against = [*(DRAFTERS | FIXED)[over], *shared]
+        others = [(_solver(against, engines), "speculative") for _ in turns]
     settle()
     size, todo = given["concurrency"], list(problems_of(text, given["problems"]))
     for mode in ("plain", "speculative"):
