@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from semspec.decoding.economy import Economy
+from semspec.decoding.economy import TRIES, Economy
 from semspec.decoding.experience import ENOUGH, FEW, OUTLIER
 from semspec.types import Round
 
@@ -17,6 +17,7 @@ CLOSE = 0.8  # ... where a token takes more than this share of a plain one's tim
 CLEAR = 0.6  # below this share drafts pay whatever the exact price
 WATCHED = 4  # times STALE for a drafter that reads along and has to catch up afterwards
 SELDOM = 16  # times STALE where drafts clearly pay
+ROUGH = 1.5  # a run's first drafts count as at most this many times their expected time: one interruption must not end them
 
 
 @dataclass(slots=True)
@@ -201,7 +202,8 @@ class Ledger:
             real = (now - since) / economy.token
             # reading a draft takes at least as long as a token: less is a price from a slower time
             besides = now - since - done.seconds.get("verify", 0.0) - done.seconds.get("write", 0.0)
-            real = min(max(real, 1 + besides / economy.token), OUTLIER * expected)
+            most = OUTLIER if self.source.tries >= TRIES else ROUGH
+            real = min(max(real, 1 + besides / economy.token), most * expected)
             mine = self.source.experience
             mine.drafted(max(real - self._excess, 0.0), predicted / mine.factor)
         economy.went(real, tokens)

@@ -8,9 +8,9 @@ import pytest
 
 from semspec.decoding.budget import Adaptive
 from semspec.decoding.crowd import LOOK, SHORT
-from semspec.decoding.economy import Economy
-from semspec.decoding.experience import DEBT, ENOUGH
-from semspec.decoding.ledger import Ledger
+from semspec.decoding.economy import TRIES, Economy
+from semspec.decoding.experience import DEBT, ENOUGH, OUTLIER
+from semspec.decoding.ledger import ROUGH, Ledger
 from semspec.types import Answer, Context, Draft, Generate, Query, Round, Sampling
 from tests.support.costs import table
 
@@ -230,6 +230,22 @@ def test_a_round_without_a_draft_loses_what_it_took_besides_its_tokens(writing: 
         alone(ledger, 8, writing=writing, besides=0.2)
     assert one.token == pytest.approx(writing * TOKEN, rel=0.01)  # short rows tell the price too
     assert one.starting == pytest.approx(0.2 / writing, rel=0.05)
+
+
+@pytest.mark.parametrize(("tries", "most"), [(0.0, ROUGH), (TRIES, OUTLIER)])
+def test_an_interruption_of_a_runs_first_drafts_does_not_end_them(
+    tries: float, most: float
+) -> None:
+    one = economy(load=1)
+    one.experience.wrote(64 * TOKEN, 64)
+    ledger = Ledger(one)
+    alone(ledger, 8, writing=1.0, besides=0.0)
+    one.warm, one.tries = True, tries
+    ledger.begin()
+    clock = one.costs.clock
+    assert clock is not None
+    one.costs.answered(clock + 50 * TOKEN)
+    assert ledger.close(drafted(2), 2.0, True, False) == pytest.approx(3 - most * 2.0)
 
 
 def test_one_interruption_is_not_what_every_round_without_a_draft_costs() -> None:
