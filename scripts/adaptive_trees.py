@@ -17,7 +17,7 @@ from script_kit import markdown
 from semspec.engines.pool import Engines
 
 CHAIN_OF = {"lm, dynamic tree": "lm", "lm, sampled tree": "lm", "eagle3": "eagle3, chain"}
-FIXED_OF = {"eagle3, chain": "eagle3, chain of 6"}  # the fastest fixed length
+FIXED_OF = {"eagle3, chain": "eagle3, chain of 6"}  # a fixed length
 OVER = CHAIN_OF | FIXED_OF
 MARKS = (
     "<!-- never-slower-trees: written by make never-slower-trees -->",
