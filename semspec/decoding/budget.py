@@ -128,9 +128,14 @@ class Adaptive(Hindsight):
         """Return whether to try a draft although its expected loss cannot be afforded.
 
         A few failed first drafts say little about a promising model: it is tried ``TRIES`` times, ``WAIT`` tokens
-        apart.
+        apart. And a draft that saved time is followed by another one: texts have easy and hard parts.
         """
-        return self._untried and loss <= DEAR and self._unread >= WAIT
+        return (self._won or self._overdue) and loss <= DEAR and not self._ledger.crowded
+
+    @property
+    def _overdue(self) -> bool:
+        """True if a promising model has not been tried for ``WAIT`` tokens."""
+        return self._untried and self._unread >= WAIT
 
     @property
     def _untried(self) -> bool:
@@ -268,7 +273,7 @@ class Adaptive(Hindsight):
         nodes, hope, price, is_chain = self._weighed(proposal.parents, proposal.signals)
         if not self._found(self._mood * hope, price, nodes):
             nodes, hope = [], 0.0
-            if self._due(0.0):  # a try only counts if the target reads it
+            if self._overdue:  # a try only counts if the target reads it
                 nodes, is_chain = first_path(proposal.parents), True
                 self._vain, self._alone = 0, 1
         proposal.sent = frozenset(nodes)

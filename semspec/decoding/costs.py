@@ -43,6 +43,8 @@ REFIT = 16  # measurements between fits of the price of the context
 STEP = 64  # positions per step of context length: one price for each step
 LEAST_LEFT = 0.25  # least share of a size's seconds that remains at a much shorter context
 PREFIX = 8  # most tokens fed before the first written one; with more, a prompt was read
+PAIRED = 4  # least tokens of two rows, one watched and one not, that tell what watching costs
+PAIRS = 3  # least number of such pairs
 
 
 @dataclass(slots=True)
@@ -237,6 +239,10 @@ class Costs:
     drafting: float = 0.0  # seconds that drafters have spent since ``resumed`` was last called
     clock: float | None = None  # time of the last answer, by the driver's clock
     wakings: int = 0  # times that a draft model read a long unseen text while all others waited
+    # by load: seconds of rows that a drafter watched over those of equal rows just before or after them
+    watching: dict[int, list[float]] = field(default_factory=dict)
+    # the last row: kind, load, size, seconds
+    _row: tuple[str, int, int, float] = field(default=("", 0, 0, 0.0), init=False)
 
     def add(
         self, who: str, kind: str, together: int, size: float, seconds: float, context: float = 0
@@ -284,7 +290,29 @@ class Costs:
         if len(kinds) == 1 and all(sizes):
             context = sum(map(_positions, asked, sizes)) / len(asked)
             seconds += own if role == "target" else 0.0
-            self.add(role, kinds.pop(), together, max(sizes), seconds, context)
+            kind, size = kinds.pop(), max(sizes)
+            if role == "target" and seconds > 0:
+                self._pair(kind, together, size, seconds)
+            self.add(role, kind, together, size, seconds, context)
+
+    def _pair(self, kind: str, together: int, size: int, seconds: float) -> None:
+        """Compare a row that a drafter watched with an equal one just before or after it.
+
+        Watching costs a few hundredths of a token here. Two curves that are measured at different times differ by more on a
+        machine that others use, too.
+        """
+        before, *alike, first = self._row
+        self._row = kind, together, size, seconds
+        if {before, kind} == {WRITE, WATCH} and alike == [together, size] and size >= PAIRED:
+            share = seconds / first if kind == WATCH else first / seconds
+            self.watching.setdefault(together, []).append(share)
+
+    def _watched(self, together: int) -> float:
+        """Return the seconds of a watched row over those of one that is not; 0 if too few pairs of them were measured."""
+        if self.fixed or not self.watching:
+            return 0.0
+        ratios = self.watching[min(self.watching, key=lambda n: abs(math.log(n / together)))]
+        return max(median(ratios), 1.0) if len(ratios) >= PAIRS else 0.0
 
     def answered(self, now: float) -> None:
         """Note the time at which plans get their answers; a recorded table ignores it."""
@@ -308,6 +336,9 @@ class Costs:
         self, who: str, kind: str, size: float, together: int = 1, context: float | None = None
     ) -> float | None:
         """Return the seconds of a query at a context length; where none was measured, those of the nearest kind or load."""
+        if kind == WATCH and who == "target" and (share := self._watched(together)):
+            written = self.seconds(who, WRITE, size, together, context)
+            return None if written is None else share * written
         if (curve := self.curve(who, kind, together)) is not None:
             return curve.at(size, context)
         if kind == TREE:
@@ -338,9 +369,19 @@ class Costs:
     def told(self) -> list[dict[str, Any]]:
         """Return the table as JSON."""
         return [
-            {"who": who, "kind": kind, "together": together, **curve.told()}
+            {"who": who, "kind": kind, "together": together, **self._shown(kind, together, curve)}
             for (who, kind, together), curve in sorted(self.curves.items())
         ]
+
+    def _shown(self, kind: str, together: int, curve: Curve) -> dict[str, Any]:
+        """Return a curve as JSON; that of watched rows as decisions see it."""
+        written, share = self.curve("target", WRITE, together), self._watched(together)
+        if kind != WATCH or written is None or not share:
+            return curve.told()
+        told = written.told()
+        told["points"] = [[size, share * took, *more] for size, took, *more in told["points"]]
+        told["position"] = [share * price for price in told["position"]]
+        return told
 
     @classmethod
     def of(cls, told: Sequence[Mapping[str, Any]], fixed: bool = True) -> Costs:

@@ -30,9 +30,9 @@ def of_target(
     """Ask the target for passes over drafts, then for tokens: plainly, and with the reads of the drafters ``who``."""
     if What.PROBS in offers:
         yield from _read(context, kit, room, trees)
-    yield from _written("target", context, kit, room, ())
-    if along := tuple(dict.fromkeys(read for session in who for read in session.watches)):
-        yield from _written("target", context, kit, room, along)
+    along = tuple(dict.fromkeys(read for session in who for read in session.watches))
+    # plain, watched, watched, plain: neither is measured at a quieter time than the other
+    yield from _written("target", context, kit, room, *([(), along, along, ()] if along else [()]))
 
 
 def _read(context: Context, kit: Kit, room: int, trees: bool) -> Plan[None]:
@@ -47,8 +47,10 @@ def _read(context: Context, kit: Kit, room: int, trees: bool) -> Plan[None]:
 
 
 def _written(
-    role: Role, context: Context, kit: Kit, room: int, reads: tuple[Read, ...]
+    role: Role, context: Context, kit: Kit, room: int, *kinds: tuple[Read, ...]
 ) -> Plan[None]:
+    """Ask for rows of tokens; each with one set of reads right after the other, so that they can be compared."""
     for count in (n for n in WRITTEN if n < room):
-        asked = role, context, kit.sampling, kit.rng
-        yield Query(*asked, reads=reads, generate=Generate(count), purpose="write")
+        for reads in kinds:
+            asked = role, context, kit.sampling, kit.rng
+            yield Query(*asked, reads=reads, generate=Generate(count), purpose="write")

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from semspec.decoding.costs import ASK, OUTLIER, READ, TREE, WATCH, WRITE, Costs, Curve, bin_of
 from semspec.decoding.economy import Economy
+from semspec.decoding.sweep import WRITTEN, of_target
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.protocols import Plan
 from semspec.results import tables
-from semspec.types import Context, Generate, Query, Read, Sampling, What
+from semspec.types import Answer, Context, Generate, Query, Read, Sampling, What
 from tests.support.costs import economy, table
 
 
@@ -79,6 +81,53 @@ def test_what_was_not_measured_is_judged_by_what_is_nearest() -> None:
     assert costs.seconds("target", TREE, 8) == costs.seconds("target", READ, 8)
     assert costs.seconds("draft", WRITE, 3) is None
     assert costs.token() == pytest.approx(1.0)
+
+
+def rows(costs: Costs, shares: Sequence[float], slower: float = 1.0) -> None:
+    """Let the target write pairs of rows, the second one watched; ``slower``: the watched ones of one more, slower time."""
+    watching = (Read(What.HIDDEN),)
+    for share in shares:
+        for reads, seconds in (((), 1.0), (watching, share)):
+            asked = "target", Context(0, [0]), Sampling(1.0), random.Random(0)
+            query = Query(*asked, reads=reads, generate=Generate(8), purpose="write")
+            costs.took([(query, Answer([1] * 8, fed=8))], seconds, 0.0, 1)
+    costs.add("target", WATCH, 1, 8, slower)
+
+
+def test_watching_is_priced_by_rows_in_turn() -> None:
+    """A machine that others slow down at times must not make watching look expensive."""
+    costs = Costs()
+    rows(costs, [1.02, 0.9, 1.02], slower=5.0)
+    for size in (8, 32):
+        written = costs.seconds("target", WRITE, size)
+        assert written is not None
+        assert costs.seconds("target", WATCH, size) == pytest.approx(1.02 * written)
+    recorded = Costs.of(json.loads(json.dumps(costs.told())))
+    assert recorded.seconds("target", WATCH, 8) == pytest.approx(1.02)
+
+
+def test_the_sweep_measures_watched_rows_before_and_after_plain_ones() -> None:
+    watching = (Read(What.HIDDEN),)
+
+    class Watcher:
+        watches = watching
+
+    kit: Any = type("AnyKit", (), {"sampling": Sampling(0.0), "rng": random.Random(0)})
+    who: Any = Watcher()
+    asked = list(of_target(Context(0, [0, 1]), kit, {What.PROBS}, 100, [who], trees=False))
+    written = [(one.generate.limit, one.reads) for one in asked if one.generate is not None]
+    for count in WRITTEN:
+        turn = [reads for limit, reads in written if limit == count]
+        assert turn == [(), watching, watching, ()]
+
+
+def test_watching_saves_no_time_and_a_single_pair_says_nothing() -> None:
+    costs = Costs()
+    rows(costs, [0.8, 0.8, 0.8])
+    assert costs.seconds("target", WATCH, 8) == costs.seconds("target", WRITE, 8)
+    costs = Costs()
+    rows(costs, [1.5], slower=1.5)
+    assert costs.seconds("target", WATCH, 8) == pytest.approx(1.5)  # the curve's
 
 
 def test_the_driver_brings_the_time_of_every_question_by_kind_size_and_company() -> None:

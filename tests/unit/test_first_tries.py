@@ -113,3 +113,21 @@ def test_a_model_that_never_looked_promising_is_not_tried() -> None:
         assert not pace.units()
         pace.observe(Round(handed=[-1] * pace.alone(40)))
     assert not pace.economy.promising
+
+
+def test_a_draft_that_saved_time_is_followed_by_another_even_in_debt() -> None:
+    one = economy(table(units=0.1), 0.4)
+    pace = Adaptive(economy=one, longest=6)
+    pace.units()
+    went(pace, drafted(pace, list(range(6))), 0)
+    one.bank = -6.0
+    assert not pace.units()  # it cannot be afforded
+    pace.observe(Round(handed=[-1]))
+    one.bank = 4.0
+    assert pace.units()
+    went(pace, drafted(pace, list(range(6))), 5)
+    one.bank = -6.0
+    assert pace.units()  # the last one paid
+    went(pace, drafted(pace, list(range(6))), 0)
+    one.bank = -6.0
+    assert not pace.units()
