@@ -32,6 +32,8 @@ STRIDE = 8  # most tokens before asking again a drafter whose draft was not wort
 SHADOWED = 8  # most tokens written in a row to see what an unsent draft would have brought
 SLEEPS = 8  # tokens in a row after which a drafter has much to catch up on
 WAIT = 32  # most tokens between the first tries of a promising model
+PROBE = 4  # least tokens of a chain that such a model drafts
+STREAK = 2  # of these tries, most that fail in one part of the text
 DEAR = 6.0  # plain tokens: a draft with a larger expected loss is not tried for its promise
 SLOWER = 0.98  # like ``economy.NET``, in the estimate that all problems share
 
@@ -102,6 +104,9 @@ class Adaptive(Hindsight):
         """Ask for ``units`` if their expected loss can be afforded; otherwise let the target write on."""
         ledger, wakes = self._ledger, not self.copies
         missed = self._missing()
+        if wakes and loss > 0 and self._hard:
+            self._rest(loss, WAIT)
+            return
         if ledger.affords(loss, wakes, missed, anyway=wakes and self._due(loss)):
             self._asked, self._missed = units, missed
         else:
@@ -138,6 +143,12 @@ class Adaptive(Hindsight):
         return self._untried and self._unread >= WAIT
 
     @property
+    def _hard(self) -> bool:
+        """True if the first drafts of a model have just failed twice: the next tries shall be in another part of the text."""
+        failed = self.economy.failed
+        return self._untried and self._unread < WAIT and failed > 0 and failed % STREAK == 0
+
+    @property
     def _untried(self) -> bool:
         """True if a model looked promising and the target has read only a few of its drafts."""
         economy = self.economy
@@ -170,15 +181,20 @@ class Adaptive(Hindsight):
     def _best_length(self, longest: int, chain: bool) -> Length:
         """Return the length of a tree or a chain with the best token rate."""
         mood, rate = self._mood, 0.0
-        best, reached, hope = (1, 0.0, 0.0), 1.0, 0.0
+        best = probe = Length(1, chain)
+        reached, hope = 1.0, 0.0
         for length in range(1, longest + 1):
             reached *= self._chance(length, chain)
             hope += reached
             cost, gained = self._cost(length, chain), 1 + mood * hope
-            if gained > rate * cost:
-                rate, best = gained / cost, (length, cost - gained, hope)
-        units, loss, hoped = best
-        return Length(units, chain, rate, loss, hoped)
+            made = Length(length, chain, gained / cost, cost - gained, hope)
+            if made.rate > rate:
+                rate, best = made.rate, made
+            if length <= PROBE:
+                probe = made
+        # a draft that is expected to lose is made to learn, and a longer one tells more for little
+        learns = best.loss > 0 and self._untried and (chain or not self._branches)
+        return max(best, probe, key=lambda one: one.units) if learns else best
 
     def _shape(self, tree: Length, chain: Length) -> Length:
         """Return the better one of a tree and a chain.

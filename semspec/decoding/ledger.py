@@ -38,7 +38,7 @@ class Ledger:
     # paid beforehand for this round, and for the next one if it is drafted ahead
     _paid: float = field(default=0.0, init=False)
     _paid_under: int = field(default=0, init=False)  # the load when it was paid
-    _excess: float = field(default=0.0, init=False)  # cost of waking the drafter in this round
+    excess: float = field(default=0.0, init=False)  # cost of waking the drafter in this round
     _drafting: float = field(default=0.0, init=False)  # seconds of this round spent on its draft
     _since: float | None = field(default=None, init=False)  # when this round began
     _wakings: int = field(default=0, init=False)  # ``Costs.wakings`` when it began
@@ -55,7 +55,7 @@ class Ledger:
 
     def begin(self) -> None:
         """Begin a round; keep its start time if it has begun already."""
-        self._excess = self._drafting = 0.0
+        self.excess = self._drafting = 0.0
         self._woke = False
         if self.economy.costs.load == 1:
             self.economy.part()
@@ -159,9 +159,9 @@ class Ledger:
         if known is None and not economy.warm:
             economy.warm = self._cold = True  # the first draft is no measure of later ones
         elif self._waited and (known or economy.model) and economy.token:
-            self._excess = max(seconds / economy.token - predicted, 0.0)
+            self.excess = max(seconds / economy.token - predicted, 0.0)
             if self._woke:
-                economy.experience.woke(self._excess)
+                economy.experience.woke(self.excess)
         else:
             context = economy.context or 0
             economy.costs.add(economy.who, kind, economy.company, units, seconds, context)
@@ -193,7 +193,7 @@ class Ledger:
         unseen = not done.drafted and (resting or not self.watches)
         if cold:
             self._drafting = 0.0
-        expected = predicted + self._excess
+        expected = predicted + self.excess
         if not done.drafted:
             real = self._alone(done, None if first else now - since, unseen)
         elif first or cold:  # the first round also reads the prompt
@@ -205,7 +205,7 @@ class Ledger:
             most = OUTLIER if self.source.tries >= TRIES else ROUGH
             real = min(max(real, 1 + besides / economy.token), most * expected)
             mine = self.source.experience
-            mine.drafted(max(real - self._excess, 0.0), predicted / mine.factor)
+            mine.drafted(max(real - self.excess, 0.0), predicted / mine.factor)
         economy.went(real, tokens)
         gain = tokens - real
         if asked or not unseen:
