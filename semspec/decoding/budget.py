@@ -33,7 +33,7 @@ SHADOWED = 8  # most tokens written in a row to see what an unsent draft would h
 SLEEPS = 8  # tokens in a row after which a drafter has much to catch up on
 WAIT = 32  # most tokens between the first tries of a promising model
 PROBE = 4  # least tokens of a chain that such a model drafts
-STREAK = 2  # of these tries, most that fail in one part of the text
+STREAK = 2  # drafts that fail in a row before the next one has to wait
 DEAR = 6.0  # plain tokens: a draft with a larger expected loss is not tried for its promise
 SLOWER = 0.98  # like ``economy.NET``, in the estimate that all problems share
 
@@ -104,8 +104,8 @@ class Adaptive(Hindsight):
         """Ask for ``units`` if their expected loss can be afforded; otherwise let the target write on."""
         ledger, wakes = self._ledger, not self.copies
         missed = self._missing()
-        if wakes and loss > 0 and self._hard:
-            self._rest(loss, WAIT)
+        if wakes and loss > 0 and self._unread < (wait := self._backoff):
+            self._rest(loss, wait - self._unread)
             return
         if ledger.affords(loss, wakes, missed, anyway=wakes and self._due(loss)):
             self._asked, self._missed = units, missed
@@ -143,10 +143,17 @@ class Adaptive(Hindsight):
         return self._untried and self._unread >= WAIT
 
     @property
-    def _hard(self) -> bool:
-        """True if the first drafts of a model have just failed twice: the next tries shall be in another part of the text."""
-        failed = self.economy.failed
-        return self._untried and self._unread < WAIT and failed > 0 and failed % STREAK == 0
+    def _backoff(self) -> int:
+        """Return how many tokens to write after drafts that failed in a row: this part of the text may be hard.
+
+        First tries are spread over the text.
+        """
+        failed = self._failed
+        if failed < STREAK:
+            return 0
+        if self._untried:
+            return WAIT * (failed % STREAK == 0)
+        return min(PROBE << (failed - STREAK), STRIDE * 2)
 
     @property
     def _untried(self) -> bool:

@@ -32,7 +32,10 @@ class Hindsight(Prospects):
     _missed: float = field(default=0.0, init=False)
     _proposal: Proposal | None = field(default=None, init=False)
     _unread: int = field(default=0, init=False)  # tokens since the target last read a draft
-    _won: bool = field(default=False, init=False)  # the last round's draft saved time, without what waking its drafter took
+    _won: bool = field(
+        default=False, init=False
+    )  # the last round's draft saved time, without what waking its drafter took
+    _failed: int = field(default=0, init=False)  # drafts in a row that did not
     _ledger: Ledger = field(init=False)
 
     def over(self) -> None:
@@ -43,7 +46,7 @@ class Hindsight(Prospects):
         gain = self._ledger.close(done, self._spent(done), bool(self._asked), self.resting)
         self._won = bool(done.drafted) and gain + self._ledger.excess >= 0
         if done.drafted:
-            self.economy.failed = 0 if self._won else self.economy.failed + 1
+            self._failed = 0 if self._won else self._failed + 1
         if self.copies and self.watches:
             rests = self.resting and not done.drafted
             self._unseen = self._unseen * (not self._asked) + len(done.tokens) * rests

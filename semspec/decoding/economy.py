@@ -66,7 +66,6 @@ class Economy:
     nodes: float = 1.0  # average nodes sent per level of a tree
     trees: float = 0.0  # number of trees in that average, at most ``TREES``
     tries: float = 0.0  # drafts of a model that the target has read, at most ``TRIES``
-    failed: int = 0  # drafts in a row that lost time
     promising: bool = False  # before any was tried, a model's drafts were expected to pay
     spent: float = 20.0  # faded sum of time, in plain tokens
     gained: float = 20.0  # faded sum of tokens in that time
