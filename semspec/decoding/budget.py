@@ -33,6 +33,7 @@ SHADOWED = 8  # most tokens written in a row to see what an unsent draft would h
 SLEEPS = 8  # tokens in a row after which a drafter has much to catch up on
 WAIT = 32  # most tokens between the first tries of a promising model
 PROBE = 4  # least tokens of a chain that such a model drafts
+LONGEST_WAIT = 16  # most tokens between drafts that fail in a row, once the model is known
 STREAK = 2  # drafts that fail in a row before the next one has to wait
 DEAR = 6.0  # plain tokens: a draft with a larger expected loss is not tried for its promise
 SLOWER = 0.98  # like ``economy.NET``, in the estimate that all problems share
@@ -104,8 +105,8 @@ class Adaptive(Hindsight):
         """Ask for ``units`` if their expected loss can be afforded; otherwise let the target write on."""
         ledger, wakes = self._ledger, not self.copies
         missed = self._missing()
-        if wakes and loss > 0 and self._unread < (wait := self._backoff):
-            self._rest(loss, wait - self._unread)
+        if wakes and (wait := self._wait(loss)):
+            self._rest(loss, wait)
             return
         if ledger.affords(loss, wakes, missed, anyway=wakes and self._due(loss)):
             self._asked, self._missed = units, missed
@@ -142,18 +143,17 @@ class Adaptive(Hindsight):
         """True if a promising model has not been tried for ``WAIT`` tokens."""
         return self._untried and self._unread >= WAIT
 
-    @property
-    def _backoff(self) -> int:
-        """Return how many tokens to write after drafts that failed in a row: this part of the text may be hard.
+    def _wait(self, loss: float) -> int:
+        """Return how many tokens to write before a draft with this expected loss, because several failed in a row.
 
-        First tries are spread over the text.
+        This part of the text may be hard. First tries are spread over the text.
         """
-        failed = self._failed
-        if failed < STREAK:
-            return 0
-        if self._untried:
-            return WAIT * (failed % STREAK == 0)
-        return min(PROBE << (failed - STREAK), STRIDE * 2)
+        failed, wait = self._failed, 0
+        if loss > 0 and failed >= STREAK:
+            wait = min(PROBE << (failed - STREAK), LONGEST_WAIT)
+            if self._untried:
+                wait = WAIT * (failed % STREAK == 0)
+        return max(wait - self._unread, 0)
 
     @property
     def _untried(self) -> bool:

@@ -110,9 +110,11 @@ class Beside(Adaptive):
             ledger.asleep |= self._unread >= SLEEPS and not self.watches
             self._asked, self._loss, self.chain = self._best()
             self.economy.begin()
-            if self.economy.may_lose(self._loss, ledger.waking) or self._due(self._loss):
+            wait = self._wait(self._loss)
+            can = self.economy.may_lose(self._loss, ledger.waking) or self._due(self._loss)
+            if can and not wait:
                 return
-            self._rest(max(self._loss, 0.0) + ledger.waking)
+            self._rest(max(self._loss, 0.0) + ledger.waking, max(wait, 1))
             self._waits, self._rests = self._alone, self.resting
         self._asked, self._alone = 0, 1
         ledger.turn(copying.economy)
@@ -185,7 +187,10 @@ class Beside(Adaptive):
         copying = self.copying
         source = copying if copying._asked and not self._draws else self
         spent = source._spent(done)
-        self._ledger.close(done, spent, bool(source._asked), self.resting)
+        gain = self._ledger.close(done, spent, bool(source._asked), self.resting)
+        self._won = False
+        if self._draws:
+            self._note(done, gain)
         tokens = len(done.tokens)
         self._waits = max(self._waits - tokens, 0)
         self._rests &= self._waits > 0

@@ -44,14 +44,18 @@ class Hindsight(Prospects):
     def observe(self, done: Round) -> None:
         self._settle()
         gain = self._ledger.close(done, self._spent(done), bool(self._asked), self.resting)
-        self._won = bool(done.drafted) and gain + self._ledger.excess >= 0
-        if done.drafted:
-            self._failed = 0 if self._won else self._failed + 1
+        self._note(done, gain)
         if self.copies and self.watches:
             rests = self.resting and not done.drafted
             self._unseen = self._unseen * (not self._asked) + len(done.tokens) * rests
         self._unread = 0 if done.drafted else self._unread + len(done.tokens)
         self._look_back(done)
+
+    def _note(self, done: Round, gain: float) -> None:
+        """Note whether the round's draft saved time, without what waking its drafter took."""
+        self._won = bool(done.drafted) and gain + self._ledger.excess >= 0
+        if done.drafted:
+            self._failed = 0 if self._won else self._failed + 1
 
     def _spent(self, done: Round) -> float:
         """Return the predicted time of a round, in plain tokens."""

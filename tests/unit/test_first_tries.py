@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from semspec.decoding.budget import Adaptive
+from semspec.decoding.budget import PROBE, WAIT, Adaptive
+from semspec.decoding.budget_prospects import DEEP
 from semspec.decoding.costs import CHAIN, WATCH, Curve
 from semspec.decoding.economy import TRIES
 from semspec.types import Round
@@ -131,3 +132,44 @@ def test_a_draft_that_saved_time_is_followed_by_another_even_in_debt() -> None:
     went(pace, drafted(pace, list(range(6))), 0)
     one.bank = -6.0
     assert not pace.units()
+
+
+def failing(pace: Adaptive, drafts: int, right: int = 0) -> list[int]:
+    """Let drafts of six tokens fail; return the tokens that were written before each."""
+    waited, alone = list[int](), 0
+    while len(waited) < drafts:
+        pace.economy.bank = 50.0  # as after many gains
+        if units := pace.units():
+            assert units >= PROBE
+            waited.append(alone)
+            alone = 0
+            went(pace, drafted(pace, list(range(units))), right)
+        else:
+            row = pace.alone(1000)
+            pace.observe(Round(handed=[-1] * row))
+            alone += row
+    return waited
+
+
+def test_first_tries_of_a_model_are_spread_over_the_text_and_are_long_enough_to_tell() -> None:
+    one = economy(table(passing=1.0, fed=0.1, units=0.1), 0.9)
+    pace = Adaptive(economy=one, longest=6)
+    assert failing(pace, 6) == [0, 0, WAIT, 0, WAIT, 0]
+
+
+def test_the_more_drafts_fail_in_a_row_the_longer_the_next_one_waits() -> None:
+    one = economy(table(passing=1.0, fed=0.1, units=0.1), 0.9)
+    one.tries = TRIES
+    for _ in range(100):  # a model that is wrong half of the time
+        one.beliefs.learn([(("before", DEEP[0], "0"), False)])
+    pace = Adaptive(economy=one, longest=6)
+    pace._failed = 1
+    waits = list[int]()
+    for _ in range(6):
+        one.bank = 50.0
+        while not pace.units():
+            waits.append(pace.alone(1000))
+            pace.observe(Round(handed=[-1] * waits[-1]))
+            one.bank = 50.0
+        went(pace, drafted(pace, [1, 2]), 0)
+    assert waits == [4, 8, 16, 16, 16]
