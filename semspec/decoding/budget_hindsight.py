@@ -32,9 +32,8 @@ class Hindsight(Prospects):
     _missed: float = field(default=0.0, init=False)
     _proposal: Proposal | None = field(default=None, init=False)
     _unread: int = field(default=0, init=False)  # tokens since the target last read a draft
-    _won: bool = field(
-        default=False, init=False
-    )  # the last round's draft saved time, without what waking its drafter took
+    # the last round's draft saved time, without what waking its drafter took
+    _won: bool = field(default=False, init=False)
     _failed: int = field(default=0, init=False)  # drafts in a row that did not
     _ledger: Ledger = field(init=False)
 

@@ -44,7 +44,7 @@ STEP = 64  # positions per step of context length: one price for each step
 LEAST_LEFT = 0.25  # least share of a size's seconds that remains at a much shorter context
 PREFIX = 8  # most tokens fed before the first written one; with more, a prompt was read
 PAIRED = 4  # least tokens of two rows, one watched and one not, that tell what watching costs
-PAIRS = 3  # least number of such pairs
+PAIRS = 3  # least number of such pairs; the newest ``MEMORY`` of them count
 
 
 @dataclass(slots=True)
@@ -305,7 +305,9 @@ class Costs:
         self._row = kind, together, size, seconds
         if {before, kind} == {WRITE, WATCH} and alike == [together, size] and size >= PAIRED:
             share = seconds / first if kind == WATCH else first / seconds
-            self.watching.setdefault(together, []).append(share)
+            shares = self.watching.setdefault(together, [])
+            shares.append(share)
+            del shares[:-MEMORY]
 
     def _watched(self, together: int) -> float:
         """Return the seconds of a watched row over those of one that is not; 0 if too few pairs of them were measured."""

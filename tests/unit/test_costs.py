@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from semspec.decoding.costs import ASK, OUTLIER, READ, TREE, WATCH, WRITE, Costs, Curve, bin_of
+from semspec.decoding.costs import (
+    ASK,
+    MEMORY,
+    OUTLIER,
+    READ,
+    TREE,
+    WATCH,
+    WRITE,
+    Costs,
+    Curve,
+    bin_of,
+)
 from semspec.decoding.economy import Economy
 from semspec.decoding.sweep import WRITTEN, of_target
 from semspec.driver import Driver
@@ -119,6 +130,12 @@ def test_the_sweep_measures_watched_rows_before_and_after_plain_ones() -> None:
     for count in WRITTEN:
         turn = [reads for limit, reads in written if limit == count]
         assert turn == [(), watching, watching, ()]
+
+
+def test_only_the_newest_pairs_of_rows_count() -> None:
+    costs = Costs()
+    rows(costs, [2.0] * 200)
+    assert len(costs.watching[1]) == MEMORY
 
 
 def test_watching_saves_no_time_and_a_single_pair_says_nothing() -> None:
