@@ -188,20 +188,21 @@ class Adaptive(Hindsight):
     def _best_length(self, longest: int, chain: bool) -> Length:
         """Return the length of a tree or a chain with the best token rate."""
         mood, rate = self._mood, 0.0
-        best = probe = Length(1, chain)
+        best = probe = 1, 0.0, 0.0
         reached, hope = 1.0, 0.0
         for length in range(1, longest + 1):
             reached *= self._chance(length, chain)
             hope += reached
             cost, gained = self._cost(length, chain), 1 + mood * hope
-            made = Length(length, chain, gained / cost, cost - gained, hope)
-            if made.rate > rate:
-                rate, best = made.rate, made
-            if length <= PROBE:
-                probe = made
+            if gained > rate * cost:
+                rate, best = gained / cost, (length, cost - gained, hope)
+            if length == PROBE or length == longest < PROBE:
+                probe = length, cost - gained, hope
         # a draft that is expected to lose is made to learn, and a longer one tells more for little
-        learns = best.loss > 0 and self._untried and (chain or not self._branches)
-        return max(best, probe, key=lambda one: one.units) if learns else best
+        if best[1] > 0 and self._untried and (chain or not self._branches):
+            best = max(best, probe)
+        units, loss, hoped = best
+        return Length(units, chain, (1 + mood * hoped) / self._cost(units, chain), loss, hoped)
 
     def _shape(self, tree: Length, chain: Length) -> Length:
         """Return the better one of a tree and a chain.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, TypeAlias
@@ -222,6 +222,11 @@ def company(load: int, most: int) -> int:
     return min(1 << round(math.log2(max(load, 1))), most)
 
 
+def nearest(loads: Iterable[int], load: int) -> int:
+    """Return the one of these loads that is nearest by ratio."""
+    return min(loads, key=lambda n: abs(math.log(n / load)))
+
+
 def companies(most: int, every: bool) -> list[int]:
     """Return the loads with costs of their own: 1 and ``most``, or with ``every`` all between them too."""
     return sorted({company(n, most) for n in range(1, most + 1)} if every else {1, most})
@@ -313,7 +318,7 @@ class Costs:
         """Return the seconds of a watched row over those of one that is not; 0 if too few pairs of them were measured."""
         if self.fixed or not self.watching:
             return 0.0
-        ratios = self.watching[min(self.watching, key=lambda n: abs(math.log(n / together)))]
+        ratios = self.watching[nearest(self.watching, together)]
         return max(median(ratios), 1.0) if len(ratios) >= PAIRS else 0.0
 
     def answered(self, now: float) -> None:
@@ -350,7 +355,7 @@ class Costs:
         others = [n for one, what, n in self.curves if (one, what) == (who, kind)]
         if not others:
             return None
-        other = min(others, key=lambda n: abs(math.log(n / together)))
+        other = nearest(others, together)
         curve = self.curves[who, kind, other]
         if kind == READ:  # compare equal numbers of tokens in all
             return curve.at(size * together / other, context)

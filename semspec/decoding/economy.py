@@ -24,6 +24,7 @@ from semspec.decoding.costs import (
     WATCH,
     WRITE,
     Costs,
+    nearest,
 )
 from semspec.decoding.crowd import HOLD, Crowd
 from semspec.decoding.experience import DEBT, EXPLORE, OUTLIER, Experience
@@ -133,8 +134,8 @@ class Economy:
                 return under_way
         self.part()
         found = self.crowds.setdefault(size, Crowd(size))
-        if near := [one for one in self.crowds.values() if one is not found]:
-            found.expect(min(near, key=lambda one: abs(math.log(one.size / size))))
+        if others := [known for known in self.crowds if known != size]:
+            found.expect(self.crowds[nearest(others, size)])
         found.enter(now)
         self._size, self._since = size, None
         return found
@@ -218,7 +219,7 @@ class Economy:
         made = [n for one, kind, n in costs.curves if (one, kind) == (who, ASK)]
         if not made:
             return self._asking(steps * tokens if self.model else steps, ASK)
-        near = min(made, key=lambda n: abs(math.log(n / company)))
+        near = nearest(made, company)
         if near == company:
             return self.asking(steps)
         seconds = costs.seconds(who, ASK, steps, near, self.context)

@@ -134,7 +134,7 @@ def test_a_draft_that_saved_time_is_followed_by_another_even_in_debt() -> None:
     assert not pace.units()
 
 
-def failing(pace: Adaptive, drafts: int, right: int = 0) -> list[int]:
+def failing(pace: Adaptive, drafts: int) -> list[int]:
     """Let drafts of six tokens fail; return the tokens that were written before each."""
     waited, alone = list[int](), 0
     while len(waited) < drafts:
@@ -143,7 +143,7 @@ def failing(pace: Adaptive, drafts: int, right: int = 0) -> list[int]:
             assert units >= PROBE
             waited.append(alone)
             alone = 0
-            went(pace, drafted(pace, list(range(units))), right)
+            went(pace, drafted(pace, list(range(units))), 0)
         else:
             row = pace.alone(1000)
             pace.observe(Round(handed=[-1] * row))
@@ -160,7 +160,7 @@ def test_first_tries_of_a_model_are_spread_over_the_text_and_are_long_enough_to_
 def test_the_more_drafts_fail_in_a_row_the_longer_the_next_one_waits() -> None:
     one = economy(table(passing=1.0, fed=0.1, units=0.1), 0.9)
     one.tries = TRIES
-    for _ in range(100):  # a model that is wrong half of the time
+    for _ in range(100):  # a model whose next token was wrong after each failure
         one.beliefs.learn([(("before", DEEP[0], "0"), False)])
     pace = Adaptive(economy=one, longest=6)
     pace._failed = 1
