@@ -196,6 +196,7 @@ class Ledger:
         expected = predicted + self.excess
         if not done.drafted:
             real = self._alone(done, None if first else now - since, unseen)
+            real += self._first_question if first and asked and self.copies else 0.0
         elif first or cold:  # the first round also reads the prompt
             real = expected
         else:
@@ -211,6 +212,15 @@ class Ledger:
         if asked or not unseen:
             self.source.settle(paid, min(gain, 0.0) if first else gain)
         return gain
+
+    @property
+    def _first_question(self) -> float:
+        """Plain tokens that asking a lookup drafter before the first token costs, besides the search.
+
+        The clock does not tell, since that round also reads the prompt. For a drafter that reads along, the target reads the
+        prompt in a pass of its own and then starts the row with one more.
+        """
+        return self.economy.starting + (self.economy.writing(1) if self.watches else 0.0)
 
     def _alone(self, done: Round, elapsed: float | None, unseen: bool) -> float:
         """Count a round without a draft; return its plain tokens of time.
