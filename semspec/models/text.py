@@ -163,9 +163,9 @@ class Text:
 
     def piece(self, token: int) -> str:
         """Return the text that a token adds; "" for padding, U+FFFD for bytes that are not a whole character."""
-        if token not in self._pieces:
-            self._pieces[token] = self._piece(token)
-        return self._pieces[token]
+        if (text := self._pieces.get(token)) is None:
+            text = self._pieces[token] = self._piece(token)
+        return text
 
     def _piece(self, token: int) -> str:
         before, text = self._anchor

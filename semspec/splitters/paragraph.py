@@ -41,17 +41,15 @@ class ParagraphBoundary:
 
     def feed(self, token: int) -> Literal[0] | None:
         self._count += 1
-        if self._delimited(self._piece(token)) or self._count >= self._cap:
+        text = self._piece(token)
+        # in the middle of a line, which is nearly always, only a newline changes anything
+        inside = self._text and not self._newlines and "\n" not in text
+        if (not inside and self._delimited(text)) or self._count >= self._cap:
             self._start()
             return 0
         return None
 
     def _delimited(self, text: str) -> bool:
-        if "\n" not in text:  # fast path for nearly every token
-            if text.strip("\r"):
-                self._newlines = 0
-                self._text = self._text or not text.isspace()
-            return False
         for char in text:
             if char == "\n":
                 self._newlines += 1
