@@ -78,8 +78,11 @@ class Beliefs:
             )
         return (kept + WEIGHT * above) / (tried + WEIGHT)
 
-    def learn(self, tried: Iterable[tuple[Signal, bool]]) -> None:
-        """Count which tokens of one round were kept."""
+    def learn(self, tried: Iterable[tuple[Signal, bool]], at_once: bool = False) -> None:
+        """Count which tokens of one round were kept.
+
+        ``at_once``: the next chance already knows it, as it should where a round is long; otherwise after some rounds.
+        """
         for signal, kept in tried:
             for length in range(len(signal) + 1):
                 counts = self.counts.setdefault(signal[:length], [0.0, 0.0])
@@ -89,7 +92,7 @@ class Beliefs:
                 counts[0] += kept
                 counts[1] += 1
         self._rounds += 1
-        if self._rounds % REFRESH == 0 or self._rounds < 4 * REFRESH:
+        if at_once or self._rounds % REFRESH == 0 or self._rounds < 4 * REFRESH:
             self._chances.clear()
 
     def told(self) -> list[list[Any]]:

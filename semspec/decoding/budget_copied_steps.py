@@ -34,8 +34,6 @@ class CopiedSteps(AdaptiveSteps):
     _seen: int | None = field(default=None, init=False)
     # cost of what it has to read before this round's copy
     _missed: float = field(default=0.0, init=False)
-    # paid beforehand for this round, where the ledger keeps no account
-    _paid: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self._ledger = Ledger(self.economy, self.watches, copies=True)

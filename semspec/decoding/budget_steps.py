@@ -27,6 +27,8 @@ FADES = 0.9  # weight of the average step length at each new step
 SHORTEST = 16  # least tokens of a step that is tried
 # plain tokens that failed tries may cost: four or five tries of a small model, two of one nearly as slow as the target
 FREE = 40.0
+KNOWN = 20  # accepted steps that tell how long drafts may be
+RUNAWAY = 4.0  # times the target's average step that a draft may take until then
 NOTHING = 1e-9
 
 
@@ -46,6 +48,8 @@ class AdaptiveSteps:
     heat: str = field(default="1", init=False)
     _alone: int = field(default=1, init=False)
     _asked: int = field(default=0, init=False)
+    _loses: bool = field(default=False, init=False)  # this round's draft is expected to lose
+    _paid: float = field(default=0.0, init=False)  # paid beforehand for this round
     _signal: Signal = field(default=(), init=False)
     _context: int | None = field(default=None, init=False)  # context length before the draft
     _since: float | None = field(default=None, init=False)  # when the round began, if known
@@ -60,6 +64,7 @@ class AdaptiveSteps:
     def units(self) -> int:
         self.economy.behind(self._context)
         self._alone, self._asked, self._signal = 1, 0, ("before", self.heat)
+        self._loses, self._paid = False, 0.0
         self._since, self.resting = self.economy.costs.clock, False
         self._choose()
         if self._asked and self._unproven:
@@ -84,12 +89,19 @@ class AdaptiveSteps:
             if gained > most * spent:
                 best, most, loss = length, gained / max(spent, NOTHING), spent - gained
         economy.wanted = max(loss, 0.0)
-        if self._may_try() and (self._promises() or economy.affords(loss)):
-            self._asked = 1 if self._unproven else best
+        if self._may_try() and (self._promises() or self._pays(loss)):
+            self._asked, self._loses = 1 if self._unproven else best, loss > 0
         else:
             if self._promises():  # until the next try may be made
                 loss = economy.bank + economy.vain + self._trying() - FREE
             self._alone = max(1, int(economy.pause(loss) / economy.written))
+
+    def _pays(self, loss: float) -> bool:
+        """Return whether a draft with this expected loss can be afforded, and pay for it beforehand."""
+        if not self.economy.affords(loss):
+            return False
+        self._paid = max(loss, 0.0)
+        return True
 
     @property
     def _unproven(self) -> bool:
@@ -146,12 +158,16 @@ class AdaptiveSteps:
         return self.economy.beliefs.chance((*self._signal, deep(depth)))
 
     def unit_cap(self) -> int:
-        """Return twice the 95 % quantile of accepted lengths, to stop runaway drafts; at first, the target's own length."""
+        """Return the most tokens of a drafted step, to stop runaway drafts.
+
+        At first, and where a draft is expected to lose, that is the length of the target's own steps, then ``RUNAWAY`` times as
+        much, and once ``KNOWN`` drafted steps were accepted, twice the 95 % quantile of their lengths.
+        """
         lengths, written = self.economy.lengths, self.economy.written
-        if self._unproven and written:
+        if (self._unproven or self._loses) and written:
             return min(self.cap, max(SHORTEST, int(written)))
-        if len(lengths) < 20:
-            return self.cap
+        if len(lengths) < KNOWN:
+            return min(self.cap, max(SHORTEST, int(RUNAWAY * written))) if written else self.cap
         ordered = sorted(lengths)
         return min(self.cap, max(8, 2 * ordered[int(0.95 * (len(ordered) - 1))]))
 
@@ -191,9 +207,9 @@ class AdaptiveSteps:
             return
         size = len(done.drafted) if self.by_token else len(done.ends)
         kept = len(done.kept) if self.by_token else done.units_kept
+        tried = range(1, min(kept + 1, size) + 1)
         economy.beliefs.learn(
-            ((*self._signal, deep(depth)), depth <= kept)
-            for depth in range(1, min(kept + 1, size) + 1)
+            (((*self._signal, deep(depth)), depth <= kept) for depth in tried), at_once=True
         )
         if self._unproven:
             self._count_try(len(done.tokens))
@@ -207,6 +223,15 @@ class AdaptiveSteps:
         economy, time = self.economy, len(done.tokens) / self.economy.company
         economy.went(0.0, time)
         economy.vain = max(economy.vain - EXPLORE * time, 0.0)
+        if done.drafted and not self._unproven:
+            economy.settle(self._paid, len(done.tokens) - self._took(done))
+
+    def _took(self, done: Round) -> float:
+        """Return the predicted time of a round with a draft, in plain tokens."""
+        economy, steps = self.economy, len(done.ends) or 1
+        spent = economy.asking_steps(steps, len(done.drafted) / steps)
+        spent += economy.reading(1 + len(done.drafted))
+        return spent + (economy.writing(len(done.handed)) if done.handed else 0.0)
 
 
 def _averaged(average: float, value: int) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from semspec.decoding.budget_steps import FREE, SHORTEST, AdaptiveSteps
+from semspec.decoding.budget_steps import FREE, KNOWN, RUNAWAY, SHORTEST, AdaptiveSteps
 from semspec.decoding.costs import ASK, Costs
-from semspec.decoding.economy import ALLOWANCE, Economy
-from semspec.decoding.experience import EXPLORE
+from semspec.decoding.economy import ALLOWANCE, EARNED, Economy
+from semspec.decoding.experience import DEBT, EXPLORE
 from semspec.types import Draft, Round
 from tests.support.costs import economy, table
 from tests.unit.test_pace import step_round
@@ -39,8 +39,12 @@ def test_the_target_writes_the_first_step_and_the_first_draft_is_about_as_long()
     assert pace.units() == 1 and pace.unit_cap() == LENGTH
     pace.economy.written = 3.0
     assert pace.unit_cap() == SHORTEST
+    pace.economy.written = float(LENGTH)
     tried(pace, 1)
-    assert pace.unit_cap() == 512  # what is kept may be longer
+    assert pace.units() == 1 and pace.unit_cap() == RUNAWAY * LENGTH  # what is kept may be longer
+    for _ in range(KNOWN):
+        tried(pace, 1)
+    assert pace.units() == 1 and pace.unit_cap() == 2 * LENGTH
 
 
 def test_one_problem_tries_while_the_others_write() -> None:
@@ -117,6 +121,37 @@ def test_what_may_be_lost_grows_until_the_next_try_can_be_afforded() -> None:
         written += LENGTH
         assert written < 100_000
     assert written == pytest.approx(missing / EXPLORE, abs=2 * LENGTH)
+
+
+def test_a_draft_that_is_expected_to_lose_is_no_longer_than_a_step_of_the_target() -> None:
+    one = economy(table(units=20.0, fed=0.02), 0.75)
+    (pace,) = paces(one)
+    pace.units()
+    wrote(pace)
+    for kept in (1, 0, 0, 0, 0):
+        tried(pace, kept)
+    one.bank = 100.0
+    assert pace.units() == 1 and one.wanted > 0 and pace.unit_cap() == LENGTH
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_drafts_that_bring_less_than_expected_are_paid_from_what_may_be_lost(kept: int) -> None:
+    """Also while they are expected to gain: a belief may be wrong on texts of another kind."""
+    one = economy(table(units=10.0, passing=1.0, fed=0.02), 0.75)
+    (pace,) = paces(one)
+    pace.units()
+    wrote(pace)
+    for _ in range(40):
+        tried(pace, 1)
+    one.bank = before = 20.0
+    drafts, cost = 0, 10.0 + 1.0 + 0.02 * (1 + LENGTH)
+    while pace.units() and drafts < 8:
+        tried(pace, kept)
+        drafts += 1
+        expected = drafts * (LENGTH - cost if kept else -cost)
+        assert one.bank == pytest.approx(min(before + expected, EARNED), abs=1.0)
+    # unlucky ones leave a debt that better ones would pay back
+    assert drafts == (8 if kept else 3) and (kept or -DEBT < one.bank < 0)
 
 
 def test_under_another_load_a_step_costs_what_it_did_in_plain_tokens() -> None:

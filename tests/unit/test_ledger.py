@@ -63,6 +63,21 @@ def test_a_drafter_that_reads_along_has_the_pass_over_the_prompt_for_its_first_d
     assert pace.units() == 0 and pace.alone(100) == ENOUGH and pace.resting
 
 
+@pytest.mark.parametrize("watches", [True, False])
+def test_a_question_before_the_first_token_costs_more_than_its_search(watches: bool) -> None:
+    """It is a round of its own, and for a drafter that reads along, the prompt a pass of its own."""
+    one = economy(load=1)
+    one.starting = 0.8
+    passes = one.writing(1) if watches else 0.0
+    assert not watches or passes > 0.9
+    for asked, cost in ((False, 0.0), (True, 0.8 + passes)):
+        ledger = Ledger(one, watches, copies=True)
+        ledger.begin()
+        before = one.bank
+        closed(ledger, 40, Round(handed=[1] * 20), asked)
+        assert one.bank == pytest.approx(before - cost, abs=0.2)
+
+
 def test_debts_are_of_a_load() -> None:
     one = economy(load=4)
     one.settle(0.5, -90.0)
