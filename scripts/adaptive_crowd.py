@@ -7,17 +7,17 @@ answer of the previous one is finished, as in a run: towards a group's end fewer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from itertools import product
 from typing import Any
 
 from adaptive_rows import (
     SMALL,
     TEXTS,
+    Row,
+    all_rows,
     drafts_told,
     equal_texts,
-    measured,
-    measured_or_kept,
+    side_by_side,
     spoken,
     summary,
 )
@@ -47,15 +47,12 @@ MANY = 4  # groups, at least
 
 def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
     """Measure each drafter on each kind of text, with each number of problems at a time."""
-    found: dict[str, Any] = {}
+    todo: dict[str, Row] = {}
     columns = ("at_once", "drafters", "texts", "temperatures")
     for size, name, kind, temperature in product(*(of[column] for column in columns)):
-        key = _key(size, name, kind, temperature)
         given = {**of, "concurrency": size, "problems": max(of["problems"], MANY * size)}
-        found[key] = measured_or_kept(
-            key, kept, partial(measured, name, kind, temperature, given, engines)
-        )
-    return found
+        todo[_key(size, name, kind, temperature)] = name, kind, temperature, given, None
+    return {"rows": all_rows(todo, kept, engines, of["workers"])}
 
 
 def _key(size: int, name: str, kind: str, temperature: float) -> str:
@@ -67,7 +64,7 @@ def text(found: Mapping[str, Any]) -> str:
     rows, of = found["rows"], found["of"]
     lines = [
         f"{len(rows)} rows of {of['problems']} problems, and at least {MANY} groups, with answers of at most {of['tokens']} tokens, solved with and without drafts"
-        f" in {of['turns']} turn(s) ({SMALL * of['turns']} where the copier answers). Each turn is a run by itself, whose drafts begin with nothing learned. {found['provenance']['machine']['cpu']}, one thread."
+        f" in {of['turns']} turn(s) ({SMALL * of['turns']} where the copier answers). Each turn is a run by itself, whose drafts begin with nothing learned. {found['provenance']['machine']['cpu']}, one thread{side_by_side(of)}."
         f"{summary(rows)}",
         "",
     ]

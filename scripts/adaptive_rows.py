@@ -6,10 +6,12 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache, partial
 from itertools import islice
+from multiprocessing import get_context
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from figures_page import Kept
 from pass_times import Run, slower, timed, usual_prices, usual_seconds
@@ -84,6 +86,35 @@ def measured_or_kept(key: str, kept: Kept, measure: Callable[[], dict[str, Any]]
     usual = speed(row, "usual")[0]
     print(f"{key}: {speed(row)[0]:.2f}x, at usual prices {usual:.2f}x", flush=True)
     return row  # type: ignore[no-any-return]
+
+
+Row: TypeAlias = tuple[str, str, float, Mapping[str, Any], str | None]
+"""What ``measured`` needs besides engines: a drafter, a text, a temperature, what is measured, and what it is measured against."""
+
+
+def all_rows(rows: Mapping[str, Row], kept: Kept, engines: Engines, workers: int) -> dict[str, Any]:
+    """Measure rows that were not saved, ``workers`` at a time in processes of their own; return all of them."""
+    if workers == 1:
+        return {
+            key: measured_or_kept(key, kept, partial(measured, *row[:4], engines, row[4]))
+            for key, row in rows.items()
+        }
+    missing = [key for key in rows if not kept.has(key)]
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        measuring = {pool.submit(_measured_there, *rows[key]): key for key in missing}
+        for done in as_completed(measuring):
+            measured_or_kept(measuring[done], kept, done.result)
+    return {key: kept.part(key, dict) for key in rows}
+
+
+@cache
+def _engines_here() -> Engines:
+    """Return the engines of a worker, loaded once; they end with it."""
+    return Engines()
+
+
+def _measured_there(*row: Any) -> dict[str, Any]:
+    return measured(*row[:4], _engines_here(), row[4])
 
 
 def copied(name: str, text: str) -> bool:
@@ -250,6 +281,12 @@ def _spread(rows: Mapping[str, Mapping[str, Any]], clock: str) -> str:
         f"the median is {median(speeds.values()):.2f}x and the lowest {speeds[least]:.2f}x ({least}),"
         f" and {low} of {len(rows)} rows are below {WANTED:.2f}x"
     )
+
+
+def side_by_side(of: Mapping[str, Any]) -> str:
+    """Return how many rows were measured at the same time, as the end of a phrase; nothing if it was one."""
+    workers = of.get("workers", 1)
+    return f" for each of {workers} rows that were measured at the same time" if workers > 1 else ""
 
 
 def equal_texts(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:

@@ -6,11 +6,18 @@ Two rows of the first table cannot be compared: the target's tokens may have cos
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from itertools import product
 from typing import Any
 
-from adaptive_rows import answer_alone, drafts_told, equal_texts, measured, measured_or_kept, spoken
+from adaptive_rows import (
+    Row,
+    all_rows,
+    answer_alone,
+    drafts_told,
+    equal_texts,
+    side_by_side,
+    spoken,
+)
 from figures_page import FiguresPage, Kept
 from script_kit import markdown
 
@@ -32,14 +39,12 @@ WHOLE: dict[str, list[Any]] = {
 
 def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
     """Measure each tree in turn with its chain."""
-    found: dict[str, Any] = {}
     columns = ("drafters", "texts", "temperatures")
-    for name, kind, temperature in product(*(of[column] for column in columns)):
-        key, over = f"{name}/{kind}/{temperature:g}", OVER[name]
-        found[key] = measured_or_kept(
-            key, kept, partial(measured, name, kind, temperature, of, engines, over)
-        )
-    return found
+    todo: dict[str, Row] = {
+        f"{name}/{kind}/{temperature:g}": (name, kind, temperature, of, OVER[name])
+        for name, kind, temperature in product(*(of[column] for column in columns))
+    }
+    return {"rows": all_rows(todo, kept, engines, of["workers"])}
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -67,7 +72,7 @@ def text(found: Mapping[str, Any]) -> str:
         whole, bounds = answer_alone({"groups": trees}, "usual")
         ends = f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""
         told += f" All answers together, each pass at its usual price: trees have {whole:.2f}x{ends} of their chains' speed."
-    told += f" {found['provenance']['machine']['cpu']}, one thread."
+    told += f" {found['provenance']['machine']['cpu']}, one thread{side_by_side(of)}."
     return "\n".join([told, "", *markdown(headings, cells)])
 
 

@@ -23,7 +23,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -35,11 +34,12 @@ from adaptive_rows import (
     SMALL,
     TEXTS,
     WANTED,
+    Row,
+    all_rows,
     answer_alone,
     drafts_told,
     equal_texts,
-    measured,
-    measured_or_kept,
+    side_by_side,
     speed,
     spoken,
     summary,
@@ -61,6 +61,7 @@ WHOLE: dict[str, list[Any]] = {
     "temperatures": [0.0, 0.6],
 }
 ROOTS = ("Solver", "Solve", "central")
+AGAIN = ", again"  # marks the second measurement of a row among the saved ones
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -69,7 +70,7 @@ def text(found: Mapping[str, Any]) -> str:
     temperatures = of["temperatures"]
     lines = [
         f"{len(rows)} rows of {of['problems']} problems, {of['concurrency']} at a time, with answers of at most {of['tokens']} tokens, solved with and without drafts"
-        f" in {of['turns']} turn(s) ({SMALL * of['turns']} where the copier answers). Each turn is a run by itself, whose drafts begin with nothing learned. {found['provenance']['machine']['cpu']}, one thread."
+        f" in {of['turns']} turn(s) ({SMALL * of['turns']} where the copier answers). Each turn is a run by itself, whose drafts begin with nothing learned. {found['provenance']['machine']['cpu']}, one thread{side_by_side(of)}."
         f"{summary(rows)}",
         "",
         *markdown(
@@ -113,6 +114,7 @@ def text(found: Mapping[str, Any]) -> str:
             for d in of["drafters"]
         ]
         lines += [*markdown(headings, cells), ""]
+    lines += _again(found)
     return "\n".join(lines).rstrip("\n")
 
 
@@ -156,7 +158,12 @@ def digest() -> str:
 def main() -> int:
     a = parser(
         __doc__,
-        problems=(16, "problems per row; with --at-once, at least four groups"),
+        problems=(
+            0,
+            "problems per row; default: 16, with --trees 48; with --at-once, at least four groups",
+        ),
+        again=(64, "problems of rows that miss the aim and are measured again; 0: none are"),
+        workers=(1, "rows to measure at a time, each on a core of its own"),
         drafters=([], "which drafters; default: all"),
         texts=([], "which texts; default: all"),
         temperatures=([], "which temperatures; default: all"),
@@ -181,19 +188,22 @@ def main() -> int:
         figures, whole, measure = crowd.FIGURES, crowd.WHOLE, crowd.rows
     if (ended := figures.asked(a, digest)) is not None:
         return ended
+    a.problems = a.problems or (48 if a.trees else 16)
     of: dict[str, Any] = {name: getattr(a, name) for name in ("problems", "turns", "tokens")}
+    of["workers"] = a.workers
     for name, every in whole.items():
         of[name] = [type(every[0])(one) for one in getattr(a, name)] or every
     check_known(of.get("drafters", ()), DRAFTERS)
     check_known(of.get("texts", ()), TEXTS)
     if alone:
         of["concurrency"] = 1
+        of["again"] = 0 if a.trees else a.again
     if a.cpu:
         vars(time)["perf_counter"] = time.process_time
     kept = Kept(ROOT / f"runs/{figures.name}.json", {**of, "digest": digest(), "cpu": a.cpu})
     with Engines() as engines:
         rows = measure(of, kept, engines)
-    found = {"digest": digest(), "provenance": provenance.collect(), "of": of, "rows": rows}
+    found = {"digest": digest(), "provenance": provenance.collect(), "of": of, **rows}
     all_of_it = not a.cpu and all(of[name] == every for name, every in whole.items())
     figures.keep(found, all_of_it)
     if all_of_it:
@@ -202,13 +212,52 @@ def main() -> int:
 
 
 def _rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
-    """Measure each drafter on each kind of text, one problem at a time."""
-    return {
-        (key := f"{name}/{kind}/{temperature:g}"): measured_or_kept(
-            key, kept, partial(measured, name, kind, temperature, of, engines)
-        )
+    """Measure each drafter on each kind of text, one problem at a time, and rows that miss the aim again in longer runs."""
+    todo: dict[str, Row] = {
+        f"{name}/{kind}/{temperature:g}": (name, kind, temperature, of, None)
         for name, kind, temperature in product(of["drafters"], of["texts"], of["temperatures"])
     }
+    rows = all_rows(todo, kept, engines, of["workers"])
+    longer = {**of, "problems": of["again"]}
+    again: dict[str, Row] = {
+        key + AGAIN: (*todo[key][:3], longer, None)
+        for key, row in rows.items()
+        if speed(row, "usual")[0] < WANTED
+    }
+    found = all_rows(again, kept, engines, of["workers"]) if of["again"] else {}
+    return {"rows": rows, "again": {key.removesuffix(AGAIN): row for key, row in found.items()}}
+
+
+def _again(found: Mapping[str, Any]) -> list[str]:
+    """Return the table of the rows that were measured again, with its heading; nothing if there are none."""
+    again, rows = found.get("again", {}), found["rows"]
+    if not again:
+        return []
+    speeds = {key: speed(row, "usual") for key, row in again.items()}
+    below = sum(value < WANTED for value, _ in speeds.values())
+    entirely = sum(bounds is not None and bounds[1] < WANTED for _, bounds in speeds.values())
+    headings = [
+        "",
+        *(
+            f"{of_row['problems']} problems, usual price [95 %] (answers alone)"
+            for of_row in (found["of"], {"problems": found["of"]["again"]})
+        ),
+        f"{found['of']['again']} problems, wall clock [95 %] (answers alone)",
+        "rounds with a draft; tokens drafted, accepted per draft",
+    ]
+    cells = [
+        [key, spoken(rows[key], "usual"), spoken(row, "usual"), spoken(row), drafts_told(row)]
+        for key, row in again.items()
+    ]
+    return [
+        f"### Rows below {WANTED:.2f}x, measured again with {found['of']['again']} problems",
+        "",
+        f"These runs are new and contain nothing of the first ones, so that rows that were low by chance are not low here."
+        f" {below} of {len(again)} rows are below {WANTED:.2f}x again, {entirely} with the whole interval.",
+        "",
+        *markdown(headings, cells),
+        "",
+    ]
 
 
 if __name__ == "__main__":
