@@ -32,6 +32,7 @@ STRIDE = 8  # most tokens before asking again a drafter whose draft was not wort
 SHADOWED = 8  # most tokens written in a row to see what an unsent draft would have brought
 SLEEPS = 8  # tokens in a row after which a drafter has much to catch up on
 WAIT = 32  # most tokens between the first tries of a promising model
+PLACES = 4  # places in the answers, WAIT tokens apart, at which drafts that are expected to lose are tried in turn
 PROBE = 4  # least tokens of a chain that such a model drafts
 LONGEST_WAIT = 16  # most tokens between drafts that fail in a row, once the model is known
 STREAK = 2  # drafts that fail in a row before the next one has to wait
@@ -146,10 +147,13 @@ class Adaptive(Hindsight):
     def _wait(self, loss: float) -> int:
         """Return how many tokens to write before a draft with this expected loss, because several failed in a row.
 
-        This part of the text may be hard. First tries are spread over the text.
+        This part of the text may be hard. First tries are spread over the text, and so are later ones over the answers, whose
+        beginnings are mostly hard: the first such draft comes after 0, ``WAIT``, 2 or 3 ``WAIT`` tokens, by turns.
         """
         failed, wait = self._failed, 0
-        if loss > 0 and failed >= STREAK:
+        if loss > 0 and not self._tried_here:
+            wait = WAIT * (self.economy.answers % PLACES)
+        elif loss > 0 and failed >= STREAK:
             wait = min(PROBE << (failed - STREAK), LONGEST_WAIT)
             if self._untried:
                 wait = WAIT * (failed % STREAK == 0)

@@ -35,6 +35,8 @@ class Hindsight(Prospects):
     # the last round's draft saved time, without what waking its drafter took
     _won: bool = field(default=False, init=False)
     _failed: int = field(default=0, init=False)  # drafts in a row that did not
+    # the target has read a draft of this problem
+    _tried_here: bool = field(default=False, init=False)
     _ledger: Ledger = field(init=False)
 
     def over(self) -> None:
@@ -54,6 +56,7 @@ class Hindsight(Prospects):
         """Note whether the round's draft saved time, without what waking its drafter took."""
         self._won = bool(done.drafted) and gain + self._ledger.excess >= 0
         if done.drafted:
+            self._tried_here = True
             self._failed = 0 if self._won else self._failed + 1
 
     def _spent(self, done: Round) -> float:

@@ -41,12 +41,13 @@ NET = 0.85  # weight of the earlier estimate of what asking is worth, at each ne
 NUMBERS = ("bank", "net", "nodes", "spent", "gained", "drafted", "written")  # recorded fields
 NODES = 3.0  # nodes assumed per level of a tree before any tree was read
 TREES = 10.0  # trees in the average size; beyond that, older ones fade
-TRIES = 8.0  # drafts the target must have read before a promising drafter may be given up for long
+TRIES = 16.0  # drafts the target must have read before a promising drafter may be given up for long
 # recorded too, with the default for older tables, which did not count them: enough was seen
 COUNTED = {"trees": TREES, "tries": TRIES, "vain": 0.0}
 STARTS = (
     0.9  # weight of the earlier estimate of what a round without a draft costs, at each new one
 )
+HOPEFUL = 2.0  # times EXPLORE that drafts of a promising model may cost
 RATE = 0.98  # weight of the time and tokens counted so far, at each new round
 
 
@@ -85,6 +86,7 @@ class Economy:
     vain: float = 0.0  # plain tokens that failed tries have cost and that are not yet made up for
     trial: float = 0.0  # what the last failed try cost by the clock
     warm: bool = False  # the drafter has worked before
+    answers: int = 0  # problems begun; not counted where each has a copy
     began: bool = False  # ``begin`` has run with a known price of a token
     allowance: float = ALLOWANCE  # the bank under a load not seen before
     # what may still be lost, by number of running problems: a loss under one load says nothing of another
@@ -102,6 +104,7 @@ class Economy:
     def opened(self) -> Self:
         """Return the state for a new problem: this one, or a copy with a recorded table."""
         if not self.costs.fixed or self.costs.load:
+            self.answers += 1
             return self
         own = copy.copy(self)
         own.beliefs, own.lengths = copy.deepcopy(self.beliefs), list(self.lengths)
@@ -238,6 +241,11 @@ class Economy:
         """Current time per token, in plain tokens: what one more token is worth."""
         return min(self.spent / self.gained, 1.0)
 
+    @property
+    def explore(self) -> float:
+        """Share of the time that drafts with an expected loss may cost."""
+        return EXPLORE * (HOPEFUL if self.promising else 1.0)
+
     def went(self, spent: float, gained: float) -> None:
         """Count a round: its time and the tokens it brought."""
         self.spent = RATE * self.spent + spent
@@ -245,7 +253,7 @@ class Economy:
         self.experience.old += gained
         # the bank may grow until it can wake a drafter: one slow start must not be the last
         most = ALLOWANCE + max(self.experience.waking, self.missed, self.wanted)
-        self.bank = max(self.bank, min(self.bank + EXPLORE * gained, most))
+        self.bank = max(self.bank, min(self.bank + self.explore * gained, most))
 
     def looked(self, found: bool, alone: int) -> None:
         """Count a question to a lookup drafter; ``alone``: the tokens written if it found nothing."""
@@ -313,7 +321,7 @@ class Economy:
 
         Where the load changes, a loss now may soon be a gain, so this is at most ``LOOK``.
         """
-        tokens = max(1, math.ceil((max(loss, 0.0) - self.bank) / EXPLORE))
+        tokens = max(1, math.ceil((max(loss, 0.0) - self.bank) / self.explore))
         return min(tokens, LOOK) if self.costs.load else tokens
 
     def told(self) -> dict[str, Any]:
