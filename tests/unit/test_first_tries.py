@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from semspec.decoding.budget import PROBE, WAIT, Adaptive
+from semspec.decoding.budget import PLACES, PROBE, WAIT, Adaptive
 from semspec.decoding.budget_prospects import DEEP
 from semspec.decoding.costs import CHAIN, WATCH, Curve
-from semspec.decoding.economy import TRIES
+from semspec.decoding.economy import HOPEFUL, TRIES
+from semspec.decoding.experience import EXPLORE
 from semspec.types import Round
 from tests.support.costs import SIZES, economy, table
 from tests.unit.test_pace import drafted, went
@@ -173,3 +174,33 @@ def test_the_more_drafts_fail_in_a_row_the_longer_the_next_one_waits() -> None:
             one.bank = 50.0
         went(pace, drafted(pace, [1, 2]), 0)
     assert waits == [4, 8, 16, 16, 16]
+
+
+def test_a_model_that_lost_is_tried_at_other_places_than_the_beginnings_of_answers() -> None:
+    """Which are the hardest to draft: tries at beginnings alone say too little good of a model."""
+    one = economy(table(passing=1.0, fed=0.1, units=0.1), 0.9)
+    one.costs.fixed, one.tries = False, TRIES
+    for _ in range(100):
+        for heat in "012":
+            one.beliefs.learn([(("before", DEEP[0], heat), False)])
+    places = list[int]()
+    for _ in range(2 * PLACES):
+        pace, alone = Adaptive(economy=one.opened(), longest=6), 0
+        one.bank = 50.0
+        while not pace.units():
+            row = pace.alone(1000)
+            pace.observe(Round(handed=[-1] * row))
+            alone += row
+        places.append(alone)
+        went(pace, drafted(pace, [1, 2]), 0)
+    assert sorted(places) == sorted([0, WAIT, 2 * WAIT, 3 * WAIT] * 2)
+    assert len(set(places[:PLACES])) == PLACES
+
+
+def test_drafts_of_a_promising_model_may_cost_more() -> None:
+    pauses = list[int]()
+    for promising in (False, True):
+        one = economy(table(), 0.9)
+        one.promising, one.bank = promising, 0.0
+        pauses.append(one.pause(3.0))
+    assert pauses == [int(3 / EXPLORE), int(3 / EXPLORE / HOPEFUL)]
