@@ -94,17 +94,15 @@ Row: TypeAlias = tuple[str, str, float, Mapping[str, Any], str | None]
 
 def all_rows(rows: Mapping[str, Row], kept: Kept, engines: Engines, workers: int) -> dict[str, Any]:
     """Measure rows that were not saved, ``workers`` at a time in processes of their own; return all of them."""
+    measuring = {key: partial(measured, *row, engines) for key, row in rows.items()}
     if workers == 1:
-        return {
-            key: measured_or_kept(key, kept, partial(measured, *row[:4], engines, row[4]))
-            for key, row in rows.items()
-        }
-    missing = [key for key in rows if not kept.has(key)]
+        return {key: measured_or_kept(key, kept, measure) for key, measure in measuring.items()}
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        measuring = {pool.submit(_measured_there, *rows[key]): key for key in missing}
-        for done in as_completed(measuring):
-            measured_or_kept(measuring[done], kept, done.result)
-    return {key: kept.part(key, dict) for key in rows}
+        missing = [key for key in rows if not kept.has(key)]
+        there = {pool.submit(_measured_there, *rows[key]): key for key in missing}
+        for done in as_completed(there):
+            measured_or_kept(there[done], kept, done.result)
+    return {key: kept.part(key, measure) for key, measure in measuring.items()}
 
 
 @cache
@@ -114,7 +112,7 @@ def _engines_here() -> Engines:
 
 
 def _measured_there(*row: Any) -> dict[str, Any]:
-    return measured(*row[:4], _engines_here(), row[4])
+    return measured(*row, _engines_here())
 
 
 def copied(name: str, text: str) -> bool:
@@ -127,8 +125,8 @@ def measured(
     text: str,
     temperature: float,
     given: Mapping[str, Any],
+    over: str | None,
     engines: Engines,
-    over: str | None = None,
 ) -> dict[str, Any]:
     """Solve problems both ways in turn; return seconds, tokens and equal texts of each group.
 

@@ -233,16 +233,12 @@ def _again(found: Mapping[str, Any]) -> list[str]:
     again, rows = found.get("again", {}), found["rows"]
     if not again:
         return []
-    speeds = {key: speed(row, "usual") for key, row in again.items()}
-    below = sum(value < WANTED for value, _ in speeds.values())
-    entirely = sum(bounds is not None and bounds[1] < WANTED for _, bounds in speeds.values())
+    *_, missed, entirely = map(int, _places([speed(row, "usual") for row in again.values()]))
+    few, many = (f"{found['of'][name]} problems" for name in ("problems", "again"))
     headings = [
         "",
-        *(
-            f"{of_row['problems']} problems, usual price [95 %] (answers alone)"
-            for of_row in (found["of"], {"problems": found["of"]["again"]})
-        ),
-        f"{found['of']['again']} problems, wall clock [95 %] (answers alone)",
+        *(f"{count}, usual price [95 %] (answers alone)" for count in (few, many)),
+        f"{many}, wall clock [95 %] (answers alone)",
         "rounds with a draft; tokens drafted, accepted per draft",
     ]
     cells = [
@@ -250,10 +246,10 @@ def _again(found: Mapping[str, Any]) -> list[str]:
         for key, row in again.items()
     ]
     return [
-        f"### Rows below {WANTED:.2f}x, measured again with {found['of']['again']} problems",
+        f"### Rows below {WANTED:.2f}x, measured again with {many}",
         "",
         f"These runs are new and contain nothing of the first ones, so that rows that were low by chance are not low here."
-        f" {below} of {len(again)} rows are below {WANTED:.2f}x again, {entirely} with the whole interval.",
+        f" {missed + entirely} of {len(again)} rows are below {WANTED:.2f}x again, {entirely} with the whole interval.",
         "",
         *markdown(headings, cells),
         "",

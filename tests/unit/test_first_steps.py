@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from semspec.decoding.budget_steps import FREE, KNOWN, RUNAWAY, SHORTEST, AdaptiveSteps
@@ -30,6 +32,16 @@ def tried(pace: AdaptiveSteps, kept: int, length: int = LENGTH) -> None:
     pace.asked(1, 0.4 * length)
     pace.cut(Draft(list(done.drafted), list(done.ends)))
     pace.observe(done)
+
+
+def after(one: Economy, drafts: Sequence[int]) -> AdaptiveSteps:
+    """Return a pace after the target's first step and drafted steps, each kept (1) or not (0)."""
+    (pace,) = paces(one)
+    pace.units()
+    wrote(pace)
+    for kept in drafts:
+        tried(pace, kept)
+    return pace
 
 
 def test_the_target_writes_the_first_step_and_the_first_draft_is_about_as_long() -> None:
@@ -108,11 +120,7 @@ def test_a_draft_that_could_not_pay_if_it_were_right_is_tried_once() -> None:
 def test_what_may_be_lost_grows_until_the_next_try_can_be_afforded() -> None:
     """Of drafts of which some were kept, but too few."""
     one = economy(table(units=20.0, fed=0.02), 0.75)
-    (pace,) = paces(one)
-    pace.units()
-    wrote(pace)
-    for kept in (1, 0, 0, 0, 0):
-        tried(pace, kept)
+    pace = after(one, (1, 0, 0, 0, 0))
     one.bank = 0.0
     assert pace.units() == 0 and one.wanted > ALLOWANCE
     missing, written = one.wanted, 0
@@ -125,11 +133,7 @@ def test_what_may_be_lost_grows_until_the_next_try_can_be_afforded() -> None:
 
 def test_a_draft_that_is_expected_to_lose_is_no_longer_than_a_step_of_the_target() -> None:
     one = economy(table(units=20.0, fed=0.02), 0.75)
-    (pace,) = paces(one)
-    pace.units()
-    wrote(pace)
-    for kept in (1, 0, 0, 0, 0):
-        tried(pace, kept)
+    pace = after(one, (1, 0, 0, 0, 0))
     one.bank = 100.0
     assert pace.units() == 1 and one.wanted > 0 and pace.unit_cap() == LENGTH
 
@@ -138,11 +142,7 @@ def test_a_draft_that_is_expected_to_lose_is_no_longer_than_a_step_of_the_target
 def test_drafts_that_bring_less_than_expected_are_paid_from_what_may_be_lost(kept: int) -> None:
     """Also while they are expected to gain: a belief may be wrong on texts of another kind."""
     one = economy(table(units=10.0, passing=1.0, fed=0.02), 0.75)
-    (pace,) = paces(one)
-    pace.units()
-    wrote(pace)
-    for _ in range(40):
-        tried(pace, 1)
+    pace = after(one, [1] * 40)
     one.bank = before = 20.0
     drafts, cost = 0, 10.0 + 1.0 + 0.02 * (1 + LENGTH)
     while pace.units() and drafts < 8:
