@@ -45,7 +45,7 @@ class Options:
 
 
 HELP = f"""\
-usage: python -m semspec.audit accept=arc theta=0.3 split=token draft_length=5 [problems=32] [...]
+usage: python -m semspec.audit accept=arc theta=0.7 split=token draft_length=5 [problems=32] [...]
 
 Takes the options of semspec.run, and its own:
 

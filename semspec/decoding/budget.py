@@ -31,11 +31,15 @@ ROUGHLY = 5.0  # times EXPLORE: tolerance for the predicted cost of reading alon
 STRIDE = 8  # most tokens before asking again a drafter whose draft was not worth a pass
 SHADOWED = 8  # most tokens written in a row to see what an unsent draft would have brought
 SLEEPS = 8  # tokens in a row after which a drafter has much to catch up on
-WAIT = 32  # most tokens between the first tries of a promising model
-PLACES = 4  # places in the answers, WAIT tokens apart, at which drafts that are expected to lose are tried in turn
+WAIT = 16  # most tokens between the first tries of a promising model
+PLACES, APART = (
+    4,
+    32,
+)  # places in the answers, so many tokens apart, at which drafts that are expected to lose are tried in turn
 PROBE = 4  # least tokens of a chain that such a model drafts
 LONGEST_WAIT = 16  # most tokens between drafts that fail in a row, once the model is known
 STREAK = 2  # drafts that fail in a row before the next one has to wait
+SEVERAL = 8.0  # plain tokens to save up before a drafter that reads along is tried again: enough for several tries in one answer
 DEAR = 6.0  # plain tokens: a draft with a larger expected loss is not tried for its promise
 SLOWER = 0.98  # like ``economy.NET``, in the estimate that all problems share
 
@@ -109,10 +113,24 @@ class Adaptive(Hindsight):
         if wakes and (wait := self._wait(loss)):
             self._rest(loss, wait)
             return
-        if ledger.affords(loss, wakes, missed, anyway=wakes and self._due(loss)):
+        if wakes and self._saves(loss):
+            self._sit_out()
+        elif ledger.affords(loss, wakes, missed, anyway=wakes and self._due(loss)):
             self._asked, self._missed = units, missed
         else:
             self._rest(max(loss, 0.0) + missed + (ledger.waking if wakes else 0.0))
+
+    def _saves(self, loss: float) -> bool:
+        """Return whether a drafter that reads along has to sit this answer out: it is expected to lose, and too little is saved up.
+
+        It sees the prompt at no extra cost only if it drafts in the answer's first round. Beginnings are mostly hard to draft,
+        so a try there tells little unless others can follow.
+        """
+        economy = self.economy
+        if loss <= 0 or not self.watches or self._ledger.rounds or self._untried:
+            return False
+        economy.wanted = loss + SEVERAL
+        return not economy.may_lose(loss + SEVERAL)
 
     def _missing(self, more: int = 0) -> float:
         """Return the cost of the target's pass over what the drafter has missed, plus ``more`` tokens.
@@ -141,18 +159,20 @@ class Adaptive(Hindsight):
 
     @property
     def _overdue(self) -> bool:
-        """True if a promising model has not been tried for ``WAIT`` tokens."""
-        return self._untried and self._unread >= WAIT
+        """True if a promising model has not been tried for ``WAIT`` tokens, or would see the prompt at no extra cost now."""
+        first = self.watches and not self._ledger.rounds
+        return self._untried and (first or self._unread >= WAIT)
 
     def _wait(self, loss: float) -> int:
         """Return how many tokens to write before a draft with this expected loss, because several failed in a row.
 
         This part of the text may be hard. First tries are spread over the text, and so are later ones over the answers, whose
-        beginnings are mostly hard: the first such draft comes after 0, ``WAIT``, 2 or 3 ``WAIT`` tokens, by turns.
+        beginnings are mostly hard: until drafts have paid off, the first such draft comes after 0, ``APART``, 2 or 3 ``APART``
+        tokens, by turns. A drafter that reads along begins at once, since it would have to read the prompt again later.
         """
         failed, wait = self._failed, 0
-        if loss > 0 and not self._tried_here:
-            wait = WAIT * (self.economy.answers % PLACES)
+        if loss > 0 and not self._tried_here and not self.watches and not self.economy.paid_off:
+            wait = APART * (self.economy.answers % PLACES)
         elif loss > 0 and failed >= STREAK:
             wait = min(PROBE << (failed - STREAK), LONGEST_WAIT)
             if self._untried:
@@ -245,7 +265,12 @@ class Adaptive(Hindsight):
             limit = EXPLORE * (ROUGHLY if self._ledger.timed else 1)
             dear = pause > 1 and min(reading_along, catching_up) > limit * tokens
         if dear and not self._untried:
-            self._alone, self.resting = (LOOK if economy.costs.load else FOREVER), True
+            self._sit_out()
+
+    def _sit_out(self) -> None:
+        """Let the target write to the end of the problem, or until the load may have changed; the drafter does not read along."""
+        self._alone, self.resting = (LOOK if self.economy.costs.load else FOREVER), True
+        self._ledger.asleep = True
 
     def _stride(self) -> int:
         """Return how many tokens to write before a lookup drafter is asked again.

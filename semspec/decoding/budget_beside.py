@@ -112,9 +112,13 @@ class Beside(Adaptive):
             self.economy.begin()
             wait = self._wait(self._loss)
             can = self.economy.may_lose(self._loss, ledger.waking) or self._due(self._loss)
-            if can and not wait:
+            saves = self._saves(self._loss)
+            if can and not wait and not saves:
                 return
-            self._rest(max(self._loss, 0.0) + ledger.waking, max(wait, 1))
+            if saves:
+                self._sit_out()
+            else:
+                self._rest(max(self._loss, 0.0) + ledger.waking, max(wait, 1))
             self._waits, self._rests = self._alone, self.resting
         self._asked, self._alone = 0, 1
         ledger.turn(copying.economy)

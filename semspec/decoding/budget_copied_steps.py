@@ -82,10 +82,7 @@ class CopiedSteps(AdaptiveSteps):
         """Return whether a copy with this expected loss may be tried, and pay for it."""
         if self._ledger.timed:
             return self._ledger.affords(loss, False, missed)
-        if not self.economy.affords(loss, missed):
-            return False
-        self._paid += loss + missed if loss > 0 else 0.0
-        return True
+        return AdaptiveSteps._affords(self, loss, missed)
 
     def _recalling(self, missed: int) -> float:
         """Return the cost of a pass over the last token and what the drafter has missed."""

@@ -54,8 +54,8 @@ class Prospects:
     recalls: bool = True
     # this round's draft is a chain in place of a tree
     chain: bool = field(default=False, init=False)
-    # how much of the last draft was kept: 0 none, 1 some, 2 all
-    heat: str = field(default="1", init=False)
+    # how much of the last draft was kept: 0 none, 1 some, 2 all; new: none was drafted yet in this problem
+    heat: str = field(default="new", init=False)
     # faded sums of kept and of expected draft tokens: this text may be harder than others
     _kept: float = field(default=0.0, init=False)
     _hoped: float = field(default=0.0, init=False)

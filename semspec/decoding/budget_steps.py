@@ -89,18 +89,21 @@ class AdaptiveSteps:
             if gained > most * spent:
                 best, most, loss = length, gained / max(spent, NOTHING), spent - gained
         economy.wanted = max(loss, 0.0)
-        if self._may_try() and (self._promises() or self._pays(loss)):
+        if self._may_try() and (self._promises() or self._affords(loss)):
             self._asked, self._loses = 1 if self._unproven else best, loss > 0
         else:
             if self._promises():  # until the next try may be made
                 loss = economy.bank + economy.vain + self._trying() - FREE
             self._alone = max(1, int(economy.pause(loss) / economy.written))
 
-    def _pays(self, loss: float) -> bool:
-        """Return whether a draft with this expected loss can be afforded, and pay for it beforehand."""
-        if not self.economy.affords(loss):
+    def _affords(self, loss: float, missed: float = 0.0) -> bool:
+        """Return whether a draft with this expected loss can be afforded, and pay for it beforehand.
+
+        ``missed``: cost of what the drafter has to read first.
+        """
+        if not self.economy.affords(loss, missed):
             return False
-        self._paid = max(loss, 0.0)
+        self._paid += loss + missed if loss > 0 else 0.0
         return True
 
     @property

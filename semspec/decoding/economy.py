@@ -41,7 +41,7 @@ NET = 0.85  # weight of the earlier estimate of what asking is worth, at each ne
 NUMBERS = ("bank", "net", "nodes", "spent", "gained", "drafted", "written")  # recorded fields
 NODES = 3.0  # nodes assumed per level of a tree before any tree was read
 TREES = 10.0  # trees in the average size; beyond that, older ones fade
-TRIES = 16.0  # drafts the target must have read before a promising drafter may be given up for long
+TRIES = 24.0  # drafts the target must have read before a promising drafter may be given up for long
 # recorded too, with the default for older tables, which did not count them: enough was seen
 COUNTED = {"trees": TREES, "tries": TRIES, "vain": 0.0}
 STARTS = (
@@ -119,6 +119,11 @@ class Economy:
     @bank.setter
     def bank(self, tokens: float) -> None:
         self.banks[self.company] = tokens
+
+    @property
+    def paid_off(self) -> bool:
+        """True if drafts have gained clearly more than they may lose at a run's start."""
+        return self.bank >= EARNED / 4
 
     @property
     def company(self) -> int:

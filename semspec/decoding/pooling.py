@@ -60,8 +60,6 @@ class Pool:
     def token(self, states: Tensor) -> None:
         """Add the states [layers, width] of one more token of the growing span."""
         into = self.sums[-1]
-        if len(states) != len(self.layers):
-            states = states[list(self.layers)]
         if self.reduce == "mean":
             into += states
         elif self.reduce == "max":

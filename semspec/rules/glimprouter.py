@@ -42,8 +42,8 @@ class GlimpRouter(RuleBase):
     def __post_init__(self) -> None:
         if not self.threshold > 0:
             raise UserError(
-                f"accept.threshold={self.threshold}: an entropy is never negative: give 0"
-                " or more; draft=none makes the target write every step"
+                f"accept.threshold={self.threshold}: give an entropy above 0, in nats;"
+                " draft=none makes the target write every step"
             )
 
     def check_setup(self, setup: Setup) -> None:

@@ -37,11 +37,11 @@ from semspec.storage.digest import digest
 from semspec.storage.files import dumps
 from semspec.types import Answer, Context, Draft, Read, Sampling, What
 
-# chosen before any pair was measured, and never changed; docs/measurements/step_level.md and
+# chosen before it was measured, and never changed; docs/measurements/step_level.md and
 # docs/measurements/thresholds.md show what other thresholds do
 THRESHOLD = -4.0
 AUTO = "auto"
-# the shipped pair, for which -4 was measured, also with drafters without a model
+# the shipped pair, for which -4 was measured to keep the accuracy, also with drafters without a model
 KNOWN_TARGET, KNOWN_DRAFTS = "embedded/tiny-target", (None, "embedded/tiny-draft")
 STEPS = 256  # of each kind: measuring ends when there are this many
 SHARE = 8  # one problem takes at most 1 / SHARE of ``warm_up``

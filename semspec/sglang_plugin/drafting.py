@@ -6,7 +6,7 @@
 
 SGLang's own NGRAM looks up the end of the text in earlier generations; the first three drafters look it up in the
 request's own prompt and output, with one session per request. A tree has ``--speculative-num-draft-tokens`` nodes
-including the last token. Nodes that a drafter does not fill are padding, judged like any other token.
+including the last token. Nodes that a drafter does not fill are padding, which no rule of ours keeps.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from semspec.decoding.budget import PLACES, PROBE, WAIT, Adaptive
+from semspec.decoding.budget import APART, PLACES, PROBE, SEVERAL, WAIT, Adaptive
 from semspec.decoding.budget_prospects import DEEP
 from semspec.decoding.costs import CHAIN, WATCH, Curve
-from semspec.decoding.economy import HOPEFUL, TRIES
+from semspec.decoding.economy import EARNED, HOPEFUL, TRIES, Economy
 from semspec.decoding.experience import EXPLORE
 from semspec.types import Round
 from tests.support.costs import SIZES, economy, table
@@ -176,25 +176,69 @@ def test_the_more_drafts_fail_in_a_row_the_longer_the_next_one_waits() -> None:
     assert waits == [4, 8, 16, 16, 16]
 
 
-def test_a_model_that_lost_is_tried_at_other_places_than_the_beginnings_of_answers() -> None:
-    """Which are the hardest to draft: tries at beginnings alone say too little good of a model."""
+def lost() -> Economy:
+    """A model whose drafts have all failed, after its first tries."""
     one = economy(table(passing=1.0, fed=0.1, units=0.1), 0.9)
     one.costs.fixed, one.tries = False, TRIES
     for _ in range(100):
-        for heat in "012":
+        for heat in ("new", "0", "1", "2"):
             one.beliefs.learn([(("before", DEEP[0], heat), False)])
-    places = list[int]()
+    return one
+
+
+def test_a_model_that_lost_is_tried_at_other_places_than_the_beginnings_of_answers() -> None:
+    """Which are the hardest to draft: tries at beginnings alone say too little good of a model."""
+    one, places = lost(), list[int]()
     for _ in range(2 * PLACES):
         pace, alone = Adaptive(economy=one.opened(), longest=6), 0
-        one.bank = 50.0
+        one.bank = 20.0
         while not pace.units():
             row = pace.alone(1000)
             pace.observe(Round(handed=[-1] * row))
             alone += row
         places.append(alone)
         went(pace, drafted(pace, [1, 2]), 0)
-    assert sorted(places) == sorted([0, WAIT, 2 * WAIT, 3 * WAIT] * 2)
+    assert sorted(places) == sorted([0, APART, 2 * APART, 3 * APART] * 2)
     assert len(set(places[:PLACES])) == PLACES
+
+
+def test_once_drafts_have_paid_off_no_place_is_waited_for() -> None:
+    one = lost()
+    one.bank = EARNED
+    for _ in range(PLACES):
+        assert Adaptive(economy=one.opened(), longest=6).units()
+
+
+def test_a_head_drafts_in_the_first_round_or_not_at_all() -> None:
+    """Later it would have to read the prompt again. It is tried again when enough is saved up for several tries."""
+    one = lost()
+    one.bank = 5.0
+    for bank, drafts in ((5.0, False), (SEVERAL, False), (SEVERAL + 4.0, True)):
+        one.bank = bank
+        head = Adaptive(economy=one.opened(), longest=6, watches=True)
+        assert bool(head.units()) == drafts
+        if not drafts:
+            assert head.resting and head.alone(1000) == 1000
+
+
+def test_the_first_tries_of_a_head_begin_with_each_answer() -> None:
+    one = lost()
+    one.tries, one.promising, one.bank = 4.0, True, -3.0
+    head = Adaptive(economy=one.opened(), longest=6, watches=True)
+    assert head.units() == PROBE
+    model = Adaptive(economy=one.opened(), longest=6)
+    assert not model.units()
+
+
+def test_the_first_draft_of_an_answer_is_no_measure_of_the_others() -> None:
+    one = economy(table(passing=1.0, fed=0.1, units=0.1), 0.5)
+    for _ in range(100):  # beginnings fail, what follows a draft kept in part does not
+        one.beliefs.learn([(("before", DEEP[0], "new"), False)])
+        one.beliefs.learn([(("before", DEEP[0], "1"), True)])
+    pace = Adaptive(economy=one, longest=6)
+    first = pace._chance(1, chain=False)
+    pace.heat = "1"
+    assert first < 0.1 < 0.9 < pace._chance(1, chain=False)
 
 
 def test_drafts_of_a_promising_model_may_cost_more() -> None:

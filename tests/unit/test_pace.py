@@ -14,7 +14,7 @@ from semspec.decoding.budget import FOREVER, SHADOWED, Adaptive
 from semspec.decoding.budget_copied_steps import COPIES, CopiedSteps
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import CHAIN, WATCH, Costs, Curve
-from semspec.decoding.economy import ALLOWANCE, TREES, Economy
+from semspec.decoding.economy import ALLOWANCE, TREES, TRIES, Economy
 from semspec.decoding.experience import EXPLORE
 from semspec.decoding.pace import Steady
 from semspec.types import Draft, Round
@@ -140,6 +140,7 @@ def test_a_drafter_whose_drafts_are_not_worth_a_pass_is_asked_less_often() -> No
     """Where all drafts gain much, a short one is worth less than a token that the target writes at once."""
     shared = economy(table(units=0.01, fed=0.4), 0.9)
     shared.spent, shared.gained = 7.0, 20.0  # a token costs a third of a plain one
+    shared.tries = TRIES
     pace = Adaptive(economy=shared, longest=1, cuts=True)
     alone = []
     for _ in range(6):
@@ -193,6 +194,9 @@ def test_a_tree_of_which_one_path_stays_becomes_a_chain() -> None:
     assert draft.likely == [0.97, 0.97]
 
 
+HEATS = ("new", "0", "1", "2")
+
+
 def asked_for(fed: float, chance: float, nodes: float, tree: float, units: float) -> Adaptive:
     """A drafter of trees of four levels, or of chains: what it is asked for once both were tried."""
     costs = table(passing=1.0, fed=fed, units=units, tree=tree)
@@ -202,12 +206,12 @@ def asked_for(fed: float, chance: float, nodes: float, tree: float, units: float
     one = economy(costs)
     one.nodes, one.trees = nodes, TREES
     pace = Adaptive(economy=one, longest=4, longest_chain=12, cuts=True, exact=True, greedy=False)
-    one.beliefs.learn([(("chain", deep(d), h), True) for d in range(1, 13) for h in "012"] * 40)
+    one.beliefs.learn([(("chain", deep(d), h), True) for d in range(1, 13) for h in HEATS] * 40)
     for depth in range(1, 13):
-        for heat in "012":
+        for heat in HEATS:
             counts = one.beliefs.counts["chain", deep(depth), heat]
             counts[0] = chance * counts[1]
-    one.beliefs.learn([(("before", deep(d), h), True) for d in range(1, 5) for h in "012"] * 40)
+    one.beliefs.learn([(("before", deep(d), h), True) for d in range(1, 5) for h in HEATS] * 40)
     one.beliefs._chances.clear()
     pace.units()
     return pace

@@ -6,7 +6,7 @@ jobs that generate therefore stop after a few tokens, where allowed (``Generate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -62,13 +62,13 @@ class Writer:
         pooled = bool(job.reader.pools) and not (answer.finish == "units" and end == -1)
         return not self.done or pooled
 
-    def fed(self, states: Tensor | None) -> None:
-        """Record that the last token was fed, with its states [layers + 1, width] if tapped."""
+    def fed(self, states: Mapping[int, Tensor], row: int) -> None:
+        """Record that the last token was fed, with the states [batch, width] of all tapped layers, and its row there."""
         job = self.job
         job.session.fed(job.answer.tokens[-1:])
         job.answer.fed += 1
-        if states is not None:
-            job.reader.token(states)
+        if job.reader.taps:
+            job.reader.token(states, row)
         if self.closes:
             job.reader.unit(len(job.answer.tokens))
 
@@ -125,9 +125,14 @@ def _feed(
     tokens = [job.answer.tokens[-1] for job in jobs]
     starts = [len(job.session.tokens) for job in jobs]
     attended = {layer for job in jobs for layer in job.reader.attention}
-    states: list[Tensor] = []
-    tapped = any(job.reader.taps for job in jobs)
-    tap = (lambda _, x: states.append(x)) if tapped else None
+    taps = set().union(*(job.reader.taps for job in jobs))
+    states: dict[int, Tensor] = {}
+
+    def read_tap(layer: int, x: Tensor) -> None:
+        if layer in taps:
+            states[layer] = x
+
+    tap = read_tap if taps else None
     if step and len(jobs) == 1 and not attended:
         final = step.one(tokens[0], starts[0], jobs[0].session.slot, cache, tap)
     else:
@@ -140,10 +145,9 @@ def _feed(
         new = torch.tensor(tokens, device=model.device)
         at = place(jobs, [1] * len(jobs), model, cache, groups)
         final = model.forward(new, at, cache, tap, attention_tap, attended)
-    stacked = torch.stack(states) if tapped else None  # [layers + 1, batch, width]
     logits = model.logits(final)
     for b, writer in enumerate(batch):
-        writer.fed(stacked[:, b] if stacked is not None and writer.job.reader.taps else None)
+        writer.fed(states, b)
         if not writer.done:
             writer.logits = logits[b]  # the next token is drawn from these
             writer.job.reader.logits.add(logits[b : b + 1])

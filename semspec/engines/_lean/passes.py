@@ -54,7 +54,8 @@ def _feed_few(job: Job, count: int, step: Step, cache: Cache, tap: Tap | None) -
     """Feed a job's next few tokens through ``Step``."""
     start, slot = len(job.session.tokens), job.session.slot
     if count == 1 and not job.has_nodes(start + 1):
-        return step.one(job.todo[0], start, slot, cache, tap)
+        one = None if tap is None else lambda layer, x: tap(layer, x[None])
+        return step.one(job.todo[0], start, slot, cache, one)
     positions, seen = (
         job.positions(start, count),
         visibility_mask(job, start, start + count, step.group),

@@ -6,6 +6,7 @@ the nodes of a tree) follow, then the generated tokens.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -49,6 +50,8 @@ class Reader:
                 spans, layers = self._spans(read, context), self._layers(read)
                 self.pools[read] = Pool(read.reduce, spans, layers, spec.width, embed.device)
                 feed += [] if self.generating else [a for a, _ in spans]
+        pooled = {layer for pool in self.pools.values() for layer in pool.layers}
+        self.taps = pooled | set(self.hidden)  # the layers whose hidden states are read
         self.logit_row = min(logits, default=self.total)
         self.needed_from = min([*feed, self.logit_row])
         empty = torch.empty(0, spec.vocabulary, device=embed.device)
@@ -70,11 +73,6 @@ class Reader:
             raise UserError(f"pooled: spans {read.spans} of {n} tokens")
         return [(context + a, context + b) for a, b in read.spans]
 
-    @property
-    def taps(self) -> set[int]:
-        """The layers whose hidden states are read."""
-        return {layer for pool in self.pools.values() for layer in pool.layers} | set(self.hidden)
-
     def states(self, layers: tuple[int, ...], x: Tensor, start: int) -> None:
         """Take the states [layers, tokens, width] of these layers for the tokens from index ``start`` on."""
         for own, layer in zip(x, layers, strict=True):
@@ -84,12 +82,13 @@ class Reader:
         for pool in self.pools.values():
             pool.states(layers, x, start)
 
-    def token(self, states: Tensor) -> None:
-        """Take the states [layers + 1, width] of one generated token."""
+    def token(self, states: Mapping[int, Tensor], row: int) -> None:
+        """Take the states of one generated token: this row of the tapped layers' states [batch, width]."""
         for layer, rows in self.hidden.items():
-            rows.append(states[layer : layer + 1].float())
+            rows.append(states[layer].view(-1, self.spec.width)[row : row + 1].float())
         for pool in self.pools.values():
-            pool.token(states)
+            own = [states[layer].view(-1, self.spec.width)[row] for layer in pool.layers]
+            pool.token(torch.stack(own))
 
     def weights(self, layer: int, weights: Tensor, start: int) -> None:
         """Take one layer's attention weights [tokens, positions]."""

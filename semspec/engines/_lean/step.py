@@ -48,7 +48,7 @@ class Step:
             self._matrices.append((*turned, *biases))
 
     def one(self, token: int, position: int, slot: int, cache: Cache, tap: Tap | None) -> Tensor:
-        """Feed one token, which sees all tokens before it."""
+        """Feed one token, which sees all tokens before it; ``tap`` gets vectors."""
         spec, model = self.spec, self.model
         width, eps, d, inner = spec.width, spec.eps, spec.head_dim, spec.inner
         queries = spec.heads * d
@@ -63,7 +63,7 @@ class Step:
         for i, (block, (rows, keys, values)) in enumerate(layers):
             wqkv, wo, wgu, wd, bqkv, with_bqkv, bo, bgu, with_bgu, bd, norm = block
             if tap is not None:
-                tap(i, x[None])
+                tap(i, x)
             # W (x / rms(x)) with 1 / rms(x) = 1 / sqrt(x.x / width + eps) as the product's alpha
             scale = 1 / sqrt(x.dot(x).item() / width + eps)
             qkv = addmv(bqkv, wqkv, x, beta=with_bqkv, alpha=scale)
@@ -81,10 +81,10 @@ class Step:
             x = addmv(x, wd, silu(both[:inner]).mul_(both[inner:]))
             if bd is not None:
                 x += bd
-        final = (model.weights.norm * x).mul_(1 / sqrt(x.dot(x).item() / width + eps))[None]
+        final = (model.weights.norm * x).mul_(1 / sqrt(x.dot(x).item() / width + eps))
         if tap is not None:
             tap(spec.layers, final)
-        return final
+        return final[None]
 
     def few(
         self,
