@@ -67,7 +67,7 @@ def text(found: Mapping[str, Any]) -> str:
         over = f"{name}, over {OVER[name]}"
         speeds = [spoken(row, clock) for clock in ("usual", "wall")]
         cells.append([over, f"`{kind}`", f"{temperature:g}", *speeds, drafts_told(row), same])
-    told = f"{len(rows)} rows of {of['problems']} problems."
+    told = f"{len(rows)} rows of {of['problems']} problems, in {of['turns']} runs that begin with nothing learned."
     if trees:
         whole, bounds = answer_alone({"groups": trees}, "usual")
         ends = f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""

@@ -168,8 +168,8 @@ def main() -> int:
         texts=([], "which texts; default: all"),
         temperatures=([], "which temperatures; default: all"),
         turns=(
-            1,
-            f"turns, each by a new solver that solves every problem with and without drafts; {SMALL} times as many where the copier answers",
+            0,
+            f"turns, each by a new solver that solves every problem with and without drafts; default: 1, with --trees 3; {SMALL} times as many where the copier answers",
         ),
         tokens=(256, "most tokens of an answer"),
         at_once=(
@@ -188,7 +188,7 @@ def main() -> int:
         figures, whole, measure = crowd.FIGURES, crowd.WHOLE, crowd.rows
     if (ended := figures.asked(a, digest)) is not None:
         return ended
-    a.problems = a.problems or (48 if a.trees else 16)
+    a.problems, a.turns = a.problems or (48 if a.trees else 16), a.turns or (3 if a.trees else 1)
     of: dict[str, Any] = {name: getattr(a, name) for name in ("problems", "turns", "tokens")}
     of["workers"] = a.workers
     for name, every in whole.items():
