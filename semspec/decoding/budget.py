@@ -32,10 +32,8 @@ STRIDE = 8  # most tokens before asking again a drafter whose draft was not wort
 SHADOWED = 8  # most tokens written in a row to see what an unsent draft would have brought
 SLEEPS = 8  # tokens in a row after which a drafter has much to catch up on
 WAIT = 16  # most tokens between the first tries of a promising model
-PLACES, APART = (
-    4,
-    32,
-)  # places in the answers, so many tokens apart, at which drafts that are expected to lose are tried in turn
+# number of places in the answers, and tokens between them, at which drafts that are expected to lose are tried in turn
+PLACES, APART = 4, 32
 PROBE = 4  # least tokens of a chain that such a model drafts
 LONGEST_WAIT = 16  # most tokens between drafts that fail in a row, once the model is known
 STREAK = 2  # drafts that fail in a row before the next one has to wait

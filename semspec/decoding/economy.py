@@ -80,7 +80,7 @@ class Economy:
     missed: float = 0.0
     # average plain tokens that a round without a draft costs besides its tokens and the search for a draft; 0: not known yet
     starting: float = 0.0
-    # expected loss of a draft of steps: the bank may grow until it can afford it
+    # expected loss of a draft of steps, or of a head's tries in one answer: the bank may grow until it can afford it
     wanted: float = 0.0
     tester: object = None  # the one problem that tries drafts, until a first draft is accepted
     vain: float = 0.0  # plain tokens that failed tries have cost and that are not yet made up for

@@ -14,7 +14,7 @@ from semspec.decoding.economy import EARNED, HOPEFUL, TRIES, Economy
 from semspec.decoding.experience import EXPLORE
 from semspec.types import Round
 from tests.support.costs import SIZES, economy, table
-from tests.unit.test_pace import drafted, went
+from tests.unit.test_pace import HEATS, drafted, went
 
 # ---- a tree, or a chain in its place ---------------------------------------------------------------
 
@@ -181,7 +181,7 @@ def lost() -> Economy:
     one = economy(table(passing=1.0, fed=0.1, units=0.1), 0.9)
     one.costs.fixed, one.tries = False, TRIES
     for _ in range(100):
-        for heat in ("new", "0", "1", "2"):
+        for heat in HEATS:
             one.beliefs.learn([(("before", DEEP[0], heat), False)])
     return one
 
@@ -212,7 +212,6 @@ def test_once_drafts_have_paid_off_no_place_is_waited_for() -> None:
 def test_a_head_drafts_in_the_first_round_or_not_at_all() -> None:
     """Later it would have to read the prompt again. It is tried again when enough is saved up for several tries."""
     one = lost()
-    one.bank = 5.0
     for bank, drafts in ((5.0, False), (SEVERAL, False), (SEVERAL + 4.0, True)):
         one.bank = bank
         head = Adaptive(economy=one.opened(), longest=6, watches=True)
