@@ -1,4 +1,4 @@
-"""Measure the cost of passes over a few tokens, in plain tokens, and of a round outside the target.
+"""Measure the cost of passes over a few tokens, in plain tokens, and of a round outside the target and outside all models.
 
     python scripts/bench_passes.py [--rounds 200] [--problems 5] [--out runs/passes.json]
 
@@ -12,11 +12,11 @@ import json
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from bench_engine import random_tokens
@@ -25,14 +25,17 @@ from script_kit import parser, table
 
 from semspec.choices.settle import expand_shorthands
 from semspec.config import build, compose
+from semspec.drafters import eagle3
+from semspec.drafters.eagle3 import Eagle3Session
 from semspec.engines.hf import Hf
 from semspec.protocols import Engine
 from semspec.solver import Solver
 from semspec.storage import provenance
 from semspec.storage.files import write_json
 from semspec.storage.packaged import beside_package
-from semspec.types import Answer, Context, Generate, Query, Read, Sampling, What
+from semspec.types import Context, Generate, Query, Read, Sampling, What
 
+T = TypeVar("T")
 DRAFTED = (1, 3, 9, 20, 38)
 CONTEXT, PLAIN = 256, 16  # tokens of the context, and written at a time by plain decoding
 SAMPLING = Sampling(temperature=0.6)
@@ -92,35 +95,66 @@ def _seconds(engine: Engine, query: Query) -> float:
     return time.thread_time() - began
 
 
+class Meter:
+    """Adds up the CPU time of calls."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def of(self, call: Callable[..., T]) -> Callable[..., T]:
+        """Return a function that does what ``call`` does, and counts its time."""
+
+        def counted(*args: Any) -> T:
+            began = time.thread_time()
+            try:
+                return call(*args)
+            finally:
+                self.seconds += time.thread_time() - began
+
+        return counted
+
+
 class Metered:
-    """Wraps an engine and adds up the CPU time of its answers."""
+    """Wraps an engine and counts the time of its answers."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.seconds = engine, 0.0
+        self.engine, self.meter = engine, Meter()
+        self.answer = self.meter.of(engine.answer)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    def answer(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        began = time.thread_time()
-        answers = self.engine.answer(queries)
-        self.seconds += time.thread_time() - began
-        return answers
+
+class MeteredHead(Eagle3Session):
+    """An EAGLE-3 session that counts the time of its head."""
+
+    meter = Meter()
+    rows = meter.of(Eagle3Session.rows)
+    _follow = meter.of(Eagle3Session._follow)
 
 
 def outside_target(options: Sequence[str], problems: int) -> Mapping[str, float]:
-    """Return the cost of a round of a fixed size outside the target's passes: the drafter and the loop."""
+    """Return the cost of a round of a fixed size outside the target's passes, and outside those of a draft model or head, too."""
     config = build(compose(expand_shorthands(["split=token", "adaptive=false", *options])))
     todo = list(islice(config.benchmark.problems(), problems + 1))
+    eagle3.Eagle3Session = MeteredHead
     with Solver(config) as solver:
-        target = solver.engines["target"] = Metered(solver.engines["target"])
+        engines = solver.engines
+        for name, engine in list(engines.items()):
+            engines[name] = Metered(engine)
+        meters = [MeteredHead.meter, *(engine.meter for engine in engines.values())]
         list(solver.solve(todo[:1], "speculative"))  # warm-up
-        before, began = target.seconds, time.thread_time()
+        for meter in meters:
+            meter.seconds = 0.0
+        began = time.thread_time()
         rounds = sum(len(s.outcome.rounds) for s in solver.solve(todo[1:], "speculative"))
-        whole, passes = time.thread_time() - began, target.seconds - before
+        whole, models = time.thread_time() - began, sum(meter.seconds for meter in meters)
+        outside = whole - engines["target"].meter.seconds
     return {
-        "milliseconds_a_round": 1e3 * (whole - passes) / rounds,
-        "share": (whole - passes) / whole,
+        "milliseconds_a_round": 1e3 * outside / rounds,
+        "share": outside / whole,
+        "outside_models_ms": 1e3 * (whole - models) / rounds,
+        "whole_ms": 1e3 * whole / rounds,
         "rounds": rounds,
     }
 
@@ -134,9 +168,12 @@ def show_passes(result: Mapping[str, Any], console: Console) -> None:
         both = (f"{result['passes'][kind][count]:.2f}" for kind in ("chain", "tree"))
         costs.add_row(f"{count} drafted", *both)
     console.print(costs)
-    outside = table("outside the target's passes", "", "ms per round", "share")
+    headings = ("", "ms per round", "outside the target", "share", "outside all models")
+    outside = table("rounds of a fixed size", *headings)
     for name, f in result["outside_target"].items():
-        outside.add_row(name, f"{f['milliseconds_a_round']:.2f}", f"{100 * f['share']:.0f} %")
+        times = (f["whole_ms"], f["milliseconds_a_round"], f["outside_models_ms"])
+        whole, rest, loop = (f"{ms:.2f}" for ms in times)
+        outside.add_row(name, whole, rest, f"{100 * f['share']:.0f} %", loop)
     console.print(outside)
 
 

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Growth:
 
     def grow(self, rows: Tensor) -> None:
         """Give the open nodes children, and open some of these."""
-        assert len(rows) == len(self.open), (len(rows), len(self.open))
+        assert rows.shape[0] == len(self.open), (len(rows), len(self.open))
         self._row |= {node: len(self._row) + i for i, node in enumerate(self.open)}
         self._rows.append(rows)
         self.level += 1
@@ -141,20 +142,30 @@ class BestFirst(Growth):
         self._kept: list[int] = []  # the best nodes so far, the best first
 
     def _children(self, rows: Tensor) -> None:
-        width, nodes = min(self.size.top_k, rows.shape[-1]), self.size.nodes
-        best = rows.topk(width, -1)
-        above = np.array([self.scores[node] if node != ROOT else 0.0 for node in self.open])
-        sums = (np.minimum(best.values.log().cpu().numpy(), 0.0) + above[:, None]).ravel()
+        nodes = self.size.nodes
+        best = rows.topk(min(self.size.top_k, rows.shape[-1]), -1)
         # a node worse than all nodes of a full tree is not kept, and neither are its children
-        least = self.scores[self._kept[-1]] if len(self._kept) == nodes else -np.inf
-        (flat,) = (sums > least).nonzero()
-        if len(flat) > nodes:
-            flat = np.sort(flat[(-sums[flat]).argsort(kind="stable")[:nodes]])
+        least = self.scores[self._kept[-1]] if len(self._kept) == nodes else -math.inf
+        found: list[tuple[float, int, int]] = []  # score, parent and column of each child
+        # for so few numbers, loops take half the time of array operations
+        both = zip(self.open, best.values.tolist(), best.indices.tolist(), strict=True)
+        for node, chances, columns in both:
+            above = self.scores[node] if node != ROOT else 0.0
+            for chance, column in zip(chances, columns, strict=True):
+                if not chance > 0:
+                    break
+                score = above + min(math.log(chance), 0.0)
+                if not score > least:
+                    break  # and so are its siblings, as chances fall
+                found.append((score, node, column))
+        if len(found) > nodes:
+            order = sorted(range(len(found)), key=lambda i: -found[i][0])  # ties: the older first
+            found = [found[i] for i in sorted(order[:nodes])]
         first = len(self.tokens)
-        self.parents += [self.open[parent] for parent in (flat // width).tolist()]
-        columns = best.indices.cpu().numpy().ravel()[flat]
-        self.tokens += (columns if self.names is None else self.names[columns]).tolist()
-        self.scores += sums[flat].tolist()
+        self.parents += [node for _, node, _ in found]
+        chosen = [column for _, _, column in found]
+        self.tokens += chosen if self.names is None else map(self.names.item, chosen)
+        self.scores += [score for score, _, _ in found]
         self._kept += range(first, len(self.tokens))
         self._kept.sort(key=self.scores.__getitem__, reverse=True)  # ties: the older first
         del self._kept[nodes:]

@@ -31,6 +31,7 @@ from semspec.heads._files import (
 )
 from semspec.heads.published import eagle3_config, eagle3_names, ready, tensor_files
 from semspec.models.folder import read_json
+from semspec.models.processor import by_inputs
 from semspec.models.spec import spec_of
 from semspec.models.weights import interleave
 from semspec.storage.tensors import Layout, read_tensor_files, tensor_shapes
@@ -259,7 +260,10 @@ class Eagle3:
             tensors[LAST] = rows if d2t is None else rows[torch.arange(len(d2t)) + d2t]
         floats = {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
         with torch.inference_mode():
-            return cls(shape, floats)
+            head = cls(shape, floats)
+            for name in ("fc", "out", "gate_up", "down", "head"):
+                setattr(head, name, by_inputs(getattr(head, name)))
+            return head
 
     def on(self, device: torch.device) -> Eagle3:
         """Return the head on the device of the target's states; in bfloat16 on CUDA."""

@@ -20,6 +20,7 @@ from semspec.deferred import Tensor, torch
 from semspec.deferred import functional as F
 from semspec.heads.eagle3 import Eagle3
 from semspec.heads.eagle3_pairs import Pairs, PairsBase
+from semspec.models.processor import by_inputs
 
 MOST = 1 << 24  # numbers in the largest table of the tokens' half
 FIRST_POSITIONS = 256
@@ -40,9 +41,9 @@ class HeadStep:
         self.head, shape = head, head.shape
         self.group = shape.heads // shape.kv_heads
         self.queries = shape.heads * shape.head_dim
-        of_tokens, of_features = head.qkv[:, : shape.width], head.qkv[:, shape.width :]
+        of_tokens, of_features = head.qkv[:, : shape.width], by_inputs(head.qkv[:, shape.width :])
         self._of_tokens, self._of_features = of_tokens.t(), of_features
-        # transposed views of the head's own matrices: copies would displace others from the processor's cache
+        # transposed views of the matrices used by ``pair``: copies would displace others from the processor's cache
         self._qkv, self._out, self._last = of_features.t(), head.out.t(), head.head.t()
         self._gate_up, self._down = head.gate_up.t(), head.down.t()
         self._root = math.sqrt(shape.width)

@@ -11,6 +11,7 @@ import torch
 from semspec.engines._lean import layout, packed
 from semspec.engines._lean.jobs import Job
 from semspec.engines._lean.packed import Product, padded, padded_count
+from semspec.models import processor
 from semspec.types import Generate, Read, What
 from tests.support.tiny_models import context, load, query, tokens
 
@@ -37,6 +38,7 @@ def test_numbers_of_rows_are_few_and_little_is_filler() -> None:
 @pytest.mark.parametrize("sessions", [1, 4])
 def test_onednn_meets_few_shapes(sessions: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps compiled code for each, so that a server's memory would grow with every new number of rows."""
+    monkeypatch.setattr(processor, "intel", lambda: False)
     monkeypatch.setattr(packed, "WORTH", 1)
     met: set[tuple[int, int]] = set()
 
@@ -58,8 +60,9 @@ def test_onednn_meets_few_shapes(sessions: int, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("wide", "out"), [(128, 256), (384, 128), (128, 704)])
-def test_filler_does_not_change_a_bit(wide: int, out: int) -> None:
+def test_filler_does_not_change_a_bit(wide: int, out: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same seed has the same text, whatever else is in the pass."""
+    monkeypatch.setattr(processor, "intel", lambda: False)
     torch.manual_seed(0)
     product = Product(torch.randn(out, wide), torch.randn(out), packed.packing([torch.zeros(1)]))
     rows = torch.randn(padded_count(ROWS), wide)

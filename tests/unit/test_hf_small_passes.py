@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec.engines._lean import model, packed, step
-from semspec.models import memory
+from semspec.models import memory, processor
 from semspec.types import Generate, Read, Sampling, What
 from tests.support.tiny_models import FAMILIES, VOCABULARY, ask, context, load, query, tokens
 
@@ -155,6 +155,7 @@ def test_other_numbers_take_the_general_pass() -> None:
 def test_packed_matrices_give_what_the_general_product_gives(
     family: str, count: int, parents: Sequence[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(processor, "intel", lambda: False)
     monkeypatch.setattr(packed, "WORTH", 1)
     quick = load(family)
     monkeypatch.setattr(model, "packing", lambda matrices: False)
@@ -173,6 +174,7 @@ def test_packed_matrices_give_what_the_general_product_gives(
 
 
 def test_small_products_and_large_models_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "intel", lambda: False)
     few, many = torch.zeros(8, 8), torch.zeros(2048, 1024)
     assert packed.packing([few, many])
     assert packed.Product(few, None, True).wide == packed.WORTH // 64
@@ -182,3 +184,27 @@ def test_small_products_and_large_models_are_not_packed(monkeypatch: pytest.Monk
     assert packed.packing([many]) and not packed.packing([few, many])
     monkeypatch.setattr(memory, "machine_memory", lambda: packed.SHARE * many.nbytes - 1)
     assert not packed.packing([many])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_matrices_stored_input_by_input_give_the_same_and_are_not_packed(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "WORTH", 1)
+    monkeypatch.setattr(processor, "intel", lambda: True)
+    here = load(family)
+    monkeypatch.setattr(processor, "intel", lambda: False)
+    elsewhere = load(family)
+    down = here.model.products[0].down
+    assert down.packed is None and down.matrix.stride(0) == 1, "stored input by input"
+    assert elsewhere.model.products[0].down.matrix.stride(1) == 1
+    for each in (here, elsewhere):
+        each.answer([query(context(tokens(30)))])
+    for count, parents in ((1, None), (7, TREE), (80, None)):
+        given = {"tokens": tokens(count, seed=11), "parents": parents}
+        a, b = (
+            ask(each, context(tokens(30)), LOGITS, HIDDEN, **given) for each in (here, elsewhere)
+        )
+        assert close(a[LOGITS], b[LOGITS]) and close(a[HIDDEN], b[HIDDEN])
+    a, b = (ask(each, context(tokens(30)), generate=Generate(3)) for each in (here, elsewhere))
+    assert a.tokens == b.tokens

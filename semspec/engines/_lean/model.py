@@ -86,7 +86,7 @@ class Model:
 
     def bytes(self) -> int:
         w = self.weights
-        tensors: list[Tensor | None] = [w.embed, w.norm, None if self.spec.tied else w.head]
+        tensors: list[Tensor | None] = [w.embed, w.norm, None if w.head is w.embed else w.head]
         tensors += [getattr(block, name) for block in w.blocks for name in block.__slots__]
         own = sum(tensor.nbytes for tensor in tensors if tensor is not None)
         products = [self.head]

@@ -1,7 +1,7 @@
 """Matrices in oneDNN's own layout, for passes over more than a few tokens in float32 on a CPU.
 
-Otherwise torch multiplies with MKL, which takes two to three times as long on AMD processors. The packed matrices are a second
-copy of the weights, so only small models get them.
+Otherwise torch multiplies with MKL, which takes two to three times as long on AMD processors, and on Intel's with matrices too
+large for a core's second cache. The packed matrices are a second copy of the weights, so only small models get them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semspec.models import memory
+from semspec.models.processor import prefers_inputs
 
 # A model's packed matrices may take at most MOST bytes, and at most 1 / SHARE of the machine's memory.
 MOST = 768 << 20
@@ -48,7 +49,7 @@ class Product:
         self.matrix, self.bias = matrix, bias
         self.packed: Any = None
         self.wide = sys.maxsize  # the packed product is used from so many rows on
-        if packing:
+        if packing and not prefers_inputs(matrix):
             self.packed = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous())
             self.wide = max(2, -(-WORTH // matrix.numel()))
 
