@@ -71,7 +71,7 @@ def draw(probs: Tensor, uniform: float) -> int:
     Raise UserError if the row has no mass.
     """
     # scale by the row's own sum: float32 rows of 150k entries do not sum to exactly 1
-    if probs.device.type == "cpu":  # numpy's calls are cheaper, but torch sums long rows faster
+    if probs.is_cpu:  # numpy's calls are cheaper, but torch sums long rows faster
         return draw_summed(probs.numpy(), probs.cumsum(-1).numpy(), uniform)
     cumulative = probs.cumsum(-1)
     index = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))

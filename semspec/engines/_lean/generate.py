@@ -104,8 +104,10 @@ def generate(
 
 def _rows(live: Sequence[Writer]) -> list[Tensor | None]:
     """Return the probabilities that each writer draws from; None: it takes the most probable token."""
-    rows: list[Tensor | None] = [None] * len(live)
     samplings = [writer.job.query.sampling for writer in live]
+    if len(live) == 1 and live[0].logits is not None:
+        return [None if samplings[0].greedy else probabilities(live[0].logits, samplings[0])]
+    rows: list[Tensor | None] = [None] * len(live)
     for sampling in {one for one in samplings if not one.greedy}:
         alike = [i for i, one in enumerate(samplings) if one == sampling]
         logits = [row for i in alike if (row := live[i].logits) is not None]

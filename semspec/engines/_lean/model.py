@@ -96,7 +96,7 @@ class Model:
 
     def turns(self, positions: int) -> Tensor:
         """Return rope_scale * exp(i * position * frequency) for at least so many positions."""
-        if len(self._turns) < positions:
+        if self._turns.shape[0] < positions:
             count = max(256, 1 << (positions - 1).bit_length())
             angles = torch.outer(torch.arange(count).float(), self.spec.frequencies)
             scale = torch.full_like(angles, self.spec.rope_scale)
@@ -109,10 +109,12 @@ class Model:
 
     def logits(self, rows: Tensor) -> Tensor:
         """Return the raw float32 logits of states after the final norm."""
-        count = len(rows)
-        if count >= self.head.wide:
-            rows = padded(rows, padded_count(count))
-        return self.head(rows)[:count].float()
+        count = rows.shape[0]
+        if count < self.head.wide:
+            found = self.head(rows)
+        else:
+            found = self.head(padded(rows, padded_count(count)))[:count]
+        return found if self.dtype == torch.float32 else found.float()
 
     def final(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, (self.spec.width,), self.weights.norm, self.spec.eps)

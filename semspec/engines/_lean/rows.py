@@ -27,22 +27,24 @@ class LogitRows:
         self.reads = [r for r in query.reads if r.what in FROM_LOGITS]
         self.kept: dict[Read, list[Any]] = {read: [] for read in self.reads}
         self.waiting: list[Tensor] = []
+        self.held = 0  # number of waiting rows
         self.draws = query.generate is not None and not query.sampling.greedy
         self.drawn: list[Tensor] = []  # PROBS: the rows that tokens were drawn from
 
     def add(self, rows: Tensor) -> None:
         if not self.reads:
             return
-        if sum(map(len, self.waiting)) >= FLUSH:
+        if self.held >= FLUSH:
             self.flush()  # the tokens that the waiting rows predict have been drawn by now
         self.waiting.append(rows)
+        self.held += rows.shape[0]
 
     def flush(self) -> None:
         if not self.waiting:
             return
         start = self.at
         logits = self.waiting[0] if len(self.waiting) == 1 else torch.cat(self.waiting)
-        self.at, self.waiting = start + len(logits), []
+        self.at, self.waiting, self.held = start + self.held, [], 0
         asked = logits[max(self.row - start, 0) :]
         for read in self.reads:
             kept = self.kept[read]

@@ -36,6 +36,7 @@ class Step:
         # values get no rotary embedding: their factor stays 1
         factors = torch.ones(shape, dtype=torch.complex64)
         self._turning, self._factors = factors[:, :turning], factors.view(FEW, -1)
+        self._turning_one, self._factors_one = self._turning[0], self._factors[0]
         self.group = spec.heads // spec.kv_heads  # heads that share keys
         self._least = torch.tensor(math.sqrt(spec.eps * spec.width))
         self._norm = math.sqrt(spec.width) * model.weights.norm
@@ -55,9 +56,10 @@ class Step:
         shape = (1, spec.kv_heads, spec.heads // spec.kv_heads, d)  # heads sharing keys as rows
         end = position + 1
         attention = F.scaled_dot_product_attention
-        addmv, silu, sqrt, complex64 = torch.addmv, F.silu, math.sqrt, torch.complex64
-        self._turning[0].copy_(model.turns(end)[position])
-        turns = self._factors[0]
+        addmv, silu, sqrt = torch.addmv, torch._C._nn.silu, math.sqrt
+        complex64 = torch.complex64
+        self._turning_one.copy_(model.turns(end)[position])
+        turns = self._factors_one
         x = model.weights.embed[token]
         layers = zip(self._vectors, cache.views(slot), strict=True)
         for i, (block, (rows, keys, values)) in enumerate(layers):
