@@ -1,4 +1,4 @@
-"""Measure the cost of passes over a few tokens, in plain tokens, and of a round outside the target and outside all models.
+"""Measure what passes over a few tokens cost, in plain tokens, and what a round costs besides them.
 
     python scripts/bench_passes.py [--rounds 200] [--problems 5] [--out runs/passes.json]
 
@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import torch
 from bench_engine import random_tokens
@@ -129,16 +130,15 @@ class MeteredHead(Eagle3Session):
     """An EAGLE-3 session that counts the time of its head."""
 
     meter = Meter()
-    rows = meter.of(Eagle3Session.rows)
+    _logits = meter.of(Eagle3Session._logits)
     _follow = meter.of(Eagle3Session._follow)
 
 
 def outside_target(options: Sequence[str], problems: int) -> Mapping[str, float]:
-    """Return the cost of a round of a fixed size outside the target's passes, and outside those of a draft model or head, too."""
+    """Return what a round of a fixed size costs, besides the target's passes, and besides those of a draft model or head, too."""
     config = build(compose(expand_shorthands(["split=token", "adaptive=false", *options])))
     todo = list(islice(config.benchmark.problems(), problems + 1))
-    eagle3.Eagle3Session = MeteredHead
-    with Solver(config) as solver:
+    with patch.object(eagle3, "Eagle3Session", MeteredHead), Solver(config) as solver:
         engines = solver.engines
         for name, engine in list(engines.items()):
             engines[name] = Metered(engine)

@@ -81,8 +81,15 @@ ALONE: dict[str, Way] = {
     "weights in 8 bits": (eight_bits, lambda w, b, x: torch._weight_int8pack_mm(x.bfloat16(), *w)),
 }
 TOGETHER: dict[str, Way] = {
-    "F.linear (engine=hf, transformers)": (same, lambda w, b, x: F.linear(x, w, b)),
-    "torch.mm, weights transposed": (lambda w: w.t().contiguous(), lambda w, b, x: torch.mm(x, w)),
+    "F.linear (transformers)": (same, lambda w, b, x: F.linear(x, w, b)),
+    "F.linear, stored input by input (engine=hf on Intel)": (
+        lambda w: w.t().contiguous().t(),
+        lambda w, b, x: F.linear(x, w, b),
+    ),
+    "packed for oneDNN (engine=hf elsewhere, and large ones)": (
+        torch.ops.mkldnn._reorder_linear_weight,
+        lambda w, b, x: torch.ops.mkldnn._linear_pointwise(x, w, b, "none", [], ""),
+    ),
     "weights in 8 bits": (eight_bits, lambda w, b, x: torch._weight_int8pack_mm(x.bfloat16(), *w)),
 }
 

@@ -147,7 +147,7 @@ class BestFirst(Growth):
         # a node worse than all nodes of a full tree is not kept, and neither are its children
         least = self.scores[self._kept[-1]] if len(self._kept) == nodes else -math.inf
         found: list[tuple[float, int, int]] = []  # score, parent and column of each child
-        # for so few numbers, loops take half the time of array operations
+        # for some hundred numbers, loops take less time than array operations
         both = zip(self.open, best.values.tolist(), best.indices.tolist(), strict=True)
         for node, chances, columns in both:
             above = self.scores[node] if node != ROOT else 0.0
@@ -156,7 +156,7 @@ class BestFirst(Growth):
                     break
                 score = above + min(math.log(chance), 0.0)
                 if not score > least:
-                    break  # and so are its siblings, as chances fall
+                    break  # nor does a later sibling score more
                 found.append((score, node, column))
         if len(found) > nodes:
             order = sorted(range(len(found)), key=lambda i: -found[i][0])  # ties: the older first

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from semspec.deferred import Tensor, torch
 
-CACHE = 1 << 20  # bytes of a core's second cache, where the system does not say
+CACHE = 1 << 20  # bytes of a core's L2 cache, where the system does not say
 
 
 def by_inputs(matrix: Tensor) -> Tensor:
@@ -20,9 +20,9 @@ def by_inputs(matrix: Tensor) -> Tensor:
 def prefers_inputs(matrix: Tensor) -> bool:
     """Return whether products of a few rows with this matrix [out, in] are fastest if it is stored input by input.
 
-    They are with MKL on Intel processors, while the matrix fits in a core's second cache: eight rows then take little longer
-    than one, and half as long as otherwise; a product with one row takes the same time. Larger matrices lose by it, and on AMD
-    processors oneDNN's own layout is faster than both (``engines/_lean/packed.py``).
+    They are with MKL on Intel processors, while the matrix fits in a core's L2 cache: eight rows then take little longer than
+    one, and half as long as otherwise; a product with one row takes the same time. Larger matrices lose by it from two rows on,
+    and on AMD processors oneDNN's own layout is faster than both (``engines/_lean/packed.py``).
     """
     on_cpu = matrix.device.type == "cpu" and matrix.dtype == torch.float32
     return on_cpu and intel() and matrix.nbytes <= second_cache()
@@ -39,7 +39,7 @@ def intel() -> bool:
 
 @lru_cache(maxsize=1)
 def second_cache() -> int:
-    """Return the bytes of a core's second cache."""
+    """Return the bytes of a core's L2 cache."""
     try:
         told = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text()
     except OSError:

@@ -22,6 +22,7 @@ from semspec.heads import eagle3_step
 from semspec.heads.eagle3 import BIASED, Eagle3, read_shape
 from semspec.heads.eagle3_pairs import Pairs
 from semspec.heads.eagle3_step import StepPairs
+from semspec.models import processor
 from semspec.models.location import ModelConfig
 from semspec.rules.lossless import Lossless
 from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
@@ -230,9 +231,10 @@ def test_a_round_reads_only_what_is_new(published: Path, target: Path) -> None:
     assert read == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("intel", [False, True])
 @pytest.mark.parametrize("full", [False, True])
 def test_a_cpus_short_way_computes_what_the_head_does(
-    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool, intel: bool
 ) -> None:
     """Prompt, chain and tree, and again behind a longer context; ``full``: with everything a head may have, and no table."""
     tensors = eagle3_tensors(VOCABULARY, IDS, target_width=WIDTH, **SHAPE)
@@ -242,7 +244,9 @@ def test_a_cpus_short_way_computes_what_the_head_does(
     write(tmp_path, config, tensors, "model.safetensors")
     if full:
         monkeypatch.setattr(eagle3_step, "MOST", 0)
+    monkeypatch.setattr(processor, "intel", lambda: intel)
     head = Eagle3.load(tmp_path, target)
+    assert (head.down.stride(0) == 1) == intel
     short, whole = eagle3_step.pairs_of(head), Pairs(head)
     assert isinstance(short, StepPairs)
     levels = [

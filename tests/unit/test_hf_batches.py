@@ -61,7 +61,7 @@ def test_onednn_meets_few_shapes(sessions: int, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("wide", "out"), [(128, 256), (384, 128), (128, 704)])
 def test_filler_does_not_change_a_bit(wide: int, out: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same seed has the same text, whatever else is in the pass."""
+    """With packed matrices the same seed has the same text, whatever else is in the pass."""
     monkeypatch.setattr(processor, "intel", lambda: False)
     torch.manual_seed(0)
     product = Product(torch.randn(out, wide), torch.randn(out), packed.packing([torch.zeros(1)]))

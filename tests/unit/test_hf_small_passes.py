@@ -187,17 +187,27 @@ def test_small_products_and_large_models_are_not_packed(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_matrices_stored_input_by_input_give_the_same_and_are_not_packed(
-    family: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mixed", [False, True])
+def test_matrices_stored_input_by_input_give_what_packed_ones_give(
+    family: str, mixed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All matrices fit in the cache, or (``mixed``) only some of a layer do, and the others are packed."""
     monkeypatch.setattr(packed, "WORTH", 1)
-    monkeypatch.setattr(processor, "intel", lambda: True)
-    here = load(family)
     monkeypatch.setattr(processor, "intel", lambda: False)
     elsewhere = load(family)
-    down = here.model.products[0].down
-    assert down.packed is None and down.matrix.stride(0) == 1, "stored input by input"
-    assert elsewhere.model.products[0].down.matrix.stride(1) == 1
+    cache = elsewhere.model.products[0].out.matrix.nbytes if mixed else 1 << 20
+    monkeypatch.setattr(processor, "second_cache", lambda: cache)
+    monkeypatch.setattr(processor, "intel", lambda: True)
+    here = load(family)
+    layer = here.model.products[0]
+    products = [here.model.head, layer.qkv, layer.out, layer.gate_up, layer.down]
+    small = [p.matrix.nbytes <= cache for p in products]
+    assert any(small) and all(small) == (not mixed)
+    for product, fits in zip(products, small, strict=True):
+        assert (product.packed is None) == fits
+        assert product.matrix.stride(0) == 1 or not fits, "stored input by input"
+    layer = elsewhere.model.products[0]
+    assert layer.down.packed is not None and layer.out.matrix.stride(1) == 1
     for each in (here, elsewhere):
         each.answer([query(context(tokens(30)))])
     for count, parents in ((1, None), (7, TREE), (80, None)):

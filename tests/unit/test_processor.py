@@ -24,16 +24,17 @@ def test_small_matrices_are_stored_input_by_input_on_intel_alone(
 
 
 @pytest.mark.parametrize(
-    ("files", "intel", "cache"),
+    ("files", "named", "intel", "cache"),
     [
-        ({"cpuinfo": "vendor_id\t: GenuineIntel\n", "size": "2048K\n"}, True, 2 << 20),
-        ({"cpuinfo": "vendor_id\t: AuthenticAMD\n", "size": "1M\n"}, False, 1 << 20),
-        ({"cpuinfo": "", "size": "unknown\n"}, False, processor.CACHE),
-        ({}, False, processor.CACHE),
+        ({"cpuinfo": "vendor_id\t: GenuineIntel\n", "size": "2048K\n"}, "", True, 2 << 20),
+        ({"cpuinfo": "vendor_id\t: AuthenticAMD\n", "size": "1M\n"}, "", False, 1 << 20),
+        ({"cpuinfo": "", "size": "unknown\n"}, "GenuineIntel", False, processor.CACHE),
+        ({}, "", False, processor.CACHE),
+        ({}, "Intel64 Family 6 Model 143 Stepping 8, GenuineIntel", True, processor.CACHE),
     ],
 )
 def test_the_processor_is_read_from_the_system(
-    files: dict[str, str], intel: bool, cache: int, monkeypatch: pytest.MonkeyPatch
+    files: dict[str, str], named: str, intel: bool, cache: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(path: Path, *_: Any, **__: Any) -> str:
         if path.name not in files:
@@ -41,7 +42,7 @@ def test_the_processor_is_read_from_the_system(
         return files[path.name]
 
     monkeypatch.setattr(Path, "read_text", read)
-    monkeypatch.setattr(processor.platform, "processor", lambda: "")
+    monkeypatch.setattr(processor.platform, "processor", lambda: named)
     for told in (processor.intel, processor.second_cache):
         told.cache_clear()
     try:

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -87,6 +88,15 @@ def test_best_first_keeps_the_most_probable_ways(depth: int, top_k: int, nodes: 
     draft = grown(BestFirst(Size(depth, top_k, nodes), {STOP}))
     assert draft.parents is not None
     assert set(ways(draft.tokens, draft.parents)) == set(expected)
+
+
+def test_best_first_names_columns_and_drafts_nothing_impossible() -> None:
+    tree = BestFirst(Size(2, 4, 8), {STOP}, np.array([3, 5, 7, 11, 13]))
+    tree.grow(torch.tensor([[0.0, 0.5, 0.5, 0.0, 0.0]]))  # of two equal ones, the first is first
+    assert (tree.tokens, tree.parents) == ([5, 7], [-1, -1])
+    tree.grow(torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.25, 0.75]]))
+    draft = tree.draft()
+    assert (draft.tokens, draft.parents) == ([5, 7, 3, 13, 11], [-1, -1, 0, 1, 1])
 
 
 def test_the_fixed_shape_has_the_asked_nodes_and_depth() -> None:

@@ -1,7 +1,7 @@
 """Matrices in oneDNN's own layout, for passes over more than a few tokens in float32 on a CPU.
 
 Otherwise torch multiplies with MKL, which takes two to three times as long on AMD processors, and on Intel's with matrices too
-large for a core's second cache. The packed matrices are a second copy of the weights, so only small models get them.
+large for a core's L2 cache. The packed matrices are a second copy of the weights, so only small models get them.
 """
 
 from __future__ import annotations
