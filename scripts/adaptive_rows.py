@@ -100,8 +100,12 @@ def all_rows(rows: Mapping[str, Row], kept: Kept, engines: Engines, workers: int
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         missing = [key for key in rows if not kept.has(key)]
         there = {pool.submit(_measured_there, *rows[key]): key for key in missing}
-        for done in as_completed(there):
-            measured_or_kept(there[done], kept, done.result)
+        try:
+            for done in as_completed(there):
+                measured_or_kept(there[done], kept, done.result)
+        except BaseException:  # interrupted: end with the rows under way
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return {key: kept.part(key, measure) for key, measure in measuring.items()}
 
 

@@ -127,10 +127,10 @@ class Metered:
 
 
 class MeteredHead(Eagle3Session):
-    """An EAGLE-3 session that counts the time of its head."""
+    """An EAGLE-3 session that counts the time of its head, where tokens are sampled."""
 
     meter = Meter()
-    _logits = meter.of(Eagle3Session._logits)
+    rows = meter.of(Eagle3Session.rows)
     _follow = meter.of(Eagle3Session._follow)
 
 
