@@ -104,7 +104,7 @@ def all_rows(rows: Mapping[str, Row], kept: Kept, engines: Engines, workers: int
             for done in as_completed(there):
                 measured_or_kept(there[done], kept, done.result)
         except BaseException:  # interrupted: end with the rows under way
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
             raise
     return {key: kept.part(key, measure) for key, measure in measuring.items()}
 
