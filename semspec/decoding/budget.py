@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from semspec.decoding.budget_hindsight import Hindsight
 from semspec.decoding.budget_prospects import FIRST_TREES, UNTRIED
 from semspec.decoding.costs import ASK, CHAIN
-from semspec.decoding.economy import LOOK, NET, TREES, TRIES
+from semspec.decoding.economy import NET, TREES, TRIES
 from semspec.decoding.experience import EXPLORE
 from semspec.decoding.ledger import CLOSE, Ledger
 from semspec.decoding.trim import first_path, keep_nodes, shorten
 from semspec.types import Draft, Turns
 
-FOREVER = 1 << 30  # tokens: the rest of a problem
 ROUGHLY = 5.0  # times EXPLORE: tolerance for the predicted cost of reading along where the clock will correct it
 STRIDE = 8  # most tokens before asking again a drafter whose draft was not worth a pass
 SHADOWED = 8  # most tokens written in a row to see what an unsent draft would have brought
@@ -112,7 +111,7 @@ class Adaptive(Hindsight):
             self._rest(loss, wait)
             return
         if wakes and self._saves(loss):
-            self._sit_out()
+            self._sit_out(loss)
         elif ledger.affords(loss, wakes, missed, anyway=wakes and self._due(loss)):
             self._asked, self._missed = units, missed
         else:
@@ -263,11 +262,18 @@ class Adaptive(Hindsight):
             limit = EXPLORE * (ROUGHLY if self._ledger.timed else 1)
             dear = pause > 1 and min(reading_along, catching_up) > limit * tokens
         if dear and not self._untried:
-            self._sit_out()
+            self._sit_out(loss)
 
-    def _sit_out(self) -> None:
-        """Let the target write to the end of the problem, or until the load may have changed; the drafter does not read along."""
-        self._alone, self.resting = (LOOK if self.economy.costs.load else FOREVER), True
+    def _sit_out(self, loss: float) -> None:
+        """Let the target write on and the drafter not read along, until its return can be afforded or the load may have changed.
+
+        What it then reads is worth several tries.
+        """
+        tries = 0.0 if self.copies else SEVERAL
+        self._alone = self.economy.absence(
+            loss + tries, lambda n: self._recalling(self._unseen + n)
+        )
+        self.resting = True
         self._ledger.asleep = True
 
     def _stride(self) -> int:

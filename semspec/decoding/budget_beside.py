@@ -116,7 +116,7 @@ class Beside(Adaptive):
             if can and not wait and not saves:
                 return
             if saves:
-                self._sit_out()
+                self._sit_out(self._loss)
             else:
                 self._rest(max(self._loss, 0.0) + ledger.waking, max(wait, 1))
             self._waits, self._rests = self._alone, self.resting

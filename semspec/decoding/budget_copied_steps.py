@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from semspec.decoding.budget import FOREVER
 from semspec.decoding.budget_prospects import caught_up
 from semspec.decoding.budget_steps import SHORTEST, AdaptiveSteps
 from semspec.decoding.costs import ASK
-from semspec.decoding.economy import ALLOWANCE, LOOK, NET
+from semspec.decoding.economy import ALLOWANCE, NET
 from semspec.decoding.experience import EXPLORE
 from semspec.decoding.ledger import Ledger
 from semspec.decoding.trim import shorten
@@ -68,8 +67,7 @@ class CopiedSteps(AdaptiveSteps):
             return
         pause = economy.pause(max(loss, 0.0) + self._missed)
         if self.watches and self._recalling(pause) > EXPLORE * pause:
-            # it would never be worth reading all that
-            pause = LOOK if economy.costs.load else FOREVER
+            pause = economy.absence(loss, lambda n: self._recalling(unseen + n))
         self._rest(pause)
 
     def _rest(self, tokens: int) -> None:

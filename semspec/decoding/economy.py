@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -32,6 +32,8 @@ from semspec.decoding.experience import DEBT, EXPLORE, OUTLIER, Experience
 # acceptance rate assumed of a token while nothing is known: of a lookup's, of a model's
 COPIED, DRAWN = 0.4, 0.75
 LOOK = 64  # tokens after which to decide anew where the load changes
+FOREVER = 1 << 30  # tokens: the rest of a problem
+ABSENT = 256  # least tokens that a drafter which reads along sits out
 ALLOWANCE = 4.0  # plain tokens that a run may lose at its start, while nothing is known
 LEARNING = 0.002  # seconds that it may lose there in any case
 SELDOM = 0.005  # least copies per token to expect, after long without one
@@ -328,6 +330,23 @@ class Economy:
         """
         tokens = max(1, math.ceil((max(loss, 0.0) - self.bank) / self.explore))
         return min(tokens, LOOK) if self.costs.load else tokens
+
+    def absence(self, loss: float, catching_up: Callable[[int], float]) -> int:
+        """Return how many tokens a drafter that reads along sits out: until this loss and ``catching_up`` on them can be afforded.
+
+        Where reading what was missed costs more than ``explore`` of the time, that never happens (``FOREVER``); on an accelerator, which
+        reads a thousand tokens in the time of a few, it does in a long answer.
+        """
+        if self.costs.load:
+            return LOOK
+        tokens = ABSENT
+        while tokens < FOREVER:
+            needed = max(loss, 0.0) + catching_up(tokens)
+            if self.bank + self.explore * tokens >= needed:
+                self.wanted = needed
+                return tokens
+            tokens *= 2
+        return FOREVER
 
     def told(self) -> dict[str, Any]:
         """Return the state as JSON, without the costs."""

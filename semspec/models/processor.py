@@ -6,6 +6,7 @@ import platform
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from semspec.deferred import Tensor, torch
 
@@ -14,7 +15,12 @@ CACHE = 1 << 20  # bytes of a core's L2 cache, where the system does not say
 
 def by_inputs(matrix: Tensor) -> Tensor:
     """Return a matrix [out, in] stored input by input if that makes products with a few rows faster here, else as it is."""
-    return matrix.t().contiguous().t() if prefers_inputs(matrix) else matrix
+    return input_by_input(matrix) if prefers_inputs(matrix) else matrix
+
+
+def input_by_input(matrix: Tensor) -> Tensor:
+    """Return the same matrix [out, in] with each input's numbers side by side."""
+    return matrix.t().contiguous().t()
 
 
 def prefers_inputs(matrix: Tensor) -> bool:
@@ -24,8 +30,10 @@ def prefers_inputs(matrix: Tensor) -> bool:
     one, and half as long as otherwise; a product with one row takes the same time. Larger matrices lose by it from two rows on,
     and on AMD processors oneDNN's own layout is faster than both (``engines/_lean/packed.py``).
     """
-    on_cpu = matrix.device.type == "cpu" and matrix.dtype == torch.float32
-    return on_cpu and intel() and matrix.nbytes <= second_cache()
+    if matrix.device.type != "cpu" or matrix.dtype != torch.float32:
+        return False
+    mkl: Any = torch.backends.mkl
+    return mkl.is_available() and intel() and matrix.nbytes <= second_cache()
 
 
 @lru_cache(maxsize=1)

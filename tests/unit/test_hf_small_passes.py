@@ -182,6 +182,12 @@ def test_small_products_and_large_models_are_not_packed(monkeypatch: pytest.Monk
     assert not packed.packing([few.to(torch.bfloat16)])
     monkeypatch.setattr(packed, "MOST", many.nbytes)
     assert packed.packing([many]) and not packed.packing([few, many])
+    with (
+        monkeypatch.context() as inside
+    ):  # what is stored input by input is not packed, and takes no memory
+        inside.setattr(processor, "intel", lambda: True)
+        inside.setattr(processor, "second_cache", lambda: few.nbytes)
+        assert packed.packing([few, many])
     monkeypatch.setattr(memory, "machine_memory", lambda: packed.SHARE * many.nbytes - 1)
     assert not packed.packing([many])
 

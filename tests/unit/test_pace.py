@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from semspec.decoding.beliefs import MEMORY, Beliefs, deep, likely
-from semspec.decoding.budget import FOREVER, SHADOWED, Adaptive
+from semspec.decoding.budget import SHADOWED, Adaptive
 from semspec.decoding.budget_copied_steps import COPIES, CopiedSteps
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import CHAIN, WATCH, Costs, Curve
-from semspec.decoding.economy import ALLOWANCE, TREES, TRIES, Economy
+from semspec.decoding.economy import ALLOWANCE, FOREVER, TREES, TRIES, Economy
 from semspec.decoding.experience import EXPLORE
 from semspec.decoding.pace import Steady
 from semspec.types import Draft, Round

@@ -21,6 +21,8 @@ def test_small_matrices_are_stored_input_by_input_on_intel_alone(
     stored = processor.by_inputs(small)
     assert torch.equal(stored, small) and (stored.stride() == (1, 8)) == intel
     assert processor.by_inputs(large) is large and processor.by_inputs(half) is half
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    assert processor.by_inputs(small) is small
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def _rows(live: Sequence[Writer]) -> list[Tensor | None]:
     for sampling in {one for one in samplings if not one.greedy}:
         alike = [i for i, one in enumerate(samplings) if one == sampling]
         logits = [row for i in alike if (row := live[i].logits) is not None]
+        assert len(logits) == len(alike), "each job was fed before it draws"
         for i, row in zip(alike, probabilities(torch.stack(logits), sampling), strict=True):
             rows[i] = row
     return rows

@@ -63,11 +63,12 @@ class Product:
 
 
 def packing(matrices: Sequence[Tensor]) -> bool:
-    """Return whether packed copies of these matrices are of use on this machine and small enough."""
-    first, size = matrices[0], sum(matrix.nbytes for matrix in matrices)
+    """Return whether packed copies of those matrices that ``Product`` packs are of use on this machine and small enough."""
+    first = matrices[0]
     if first.device.type != "cpu" or first.dtype != torch.float32:
         return False
     onednn: Any = torch.backends.mkldnn
     if not onednn.is_available():
         return False
+    size = sum(matrix.nbytes for matrix in matrices if not prefers_inputs(matrix))
     return size <= min(MOST, memory.machine_memory() // SHARE)
