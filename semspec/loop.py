@@ -30,7 +30,10 @@ from semspec.types import (
     Room,
     Round,
     Verdict,
+    stops_of,
 )
+
+UNASKED = 32  # most tokens that the target writes in a row while a stopper waits for ends of steps
 
 
 def speculate(problem: Speculation) -> Plan[Outcome]:
@@ -129,6 +132,11 @@ class Speculation(Writing):
         return self.stepwise or (self.stopping is not None and self.stopping.asks)
 
     @property
+    def _by_token(self) -> bool:
+        """True if the unit of drafts is a token."""
+        return stops_of(self.kit.boundary()).cap == 1
+
+    @property
     def closing(self) -> bool:
         """True when the thinking has to be closed after the last round."""
         return self.stopping is not None and bool(self.stopping.why)
@@ -155,7 +163,8 @@ class Speculation(Writing):
         size = self.left - len(tail), units, pace.unit_cap()
         room = Room(*size, tail, chain=pace.chain, turns=pace.turns)
         draft = yield from drafted(self.drafter.draft(self.context, room), done)
-        pace.asked(units, draft.seconds, draft.passes)
+        if not draft.lent:
+            pace.asked(units, draft.seconds, draft.passes)
         return draft
 
     def judge(self, draft: Draft, done: Round) -> Plan[Verdict]:
@@ -163,6 +172,10 @@ class Speculation(Writing):
         if self.answering:
             return Verdict(handover=Handover(units=None))
         units = self.pace.alone(self.left)
+        if (
+            self.stopping is not None and self.stopping.asks
+        ):  # what is written past its end is dropped
+            units = min(units, UNASKED if self._by_token else 1)
         alone = Handover(units, onward=self.pace.onward and not self._asks_between)
         judging = self.judged(self.rule, draft, done, alone)
         if not self._goes_on_after(draft):
@@ -212,7 +225,8 @@ class Speculation(Writing):
     def observe(self, done: Round) -> None:
         """Let pace, thinking and drafter learn from the round; at an end of text, only the pace."""
         assert done.tokens, "a round made no progress"
-        self.pace.observe(done)
+        if not self.answering:  # the pace had no say in the target's own answer
+            self.pace.observe(done)
         if self.ended:
             return
         if self.thinking is not None:

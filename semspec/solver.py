@@ -278,7 +278,7 @@ class Solver(Sessions):
         made.opener = Opener()
         if ignore_eos:
             made.stop_ids = frozenset()
-        made._settle_length()
+        made._settle_lengths()
         if set(changes) == {"seed"}:  # happens for every request
             return made
         check(made.config)
@@ -300,6 +300,8 @@ class Solver(Sessions):
         if not made.config.nested.plain:
             made.nested_rule = made.config.nested_accept.bind(nested)
         made.measure((), standing=self.rule)
+        if not set(changes) <= {"seed", "max_new_tokens", "draft_length", "stop"}:
+            made.pacing = self.pacing.apart()  # other drafts are accepted now
         return made
 
     def steady(self) -> Solver:
@@ -307,13 +309,15 @@ class Solver(Sessions):
         made = copy.copy(self)
         made._own, made.config = False, replace(self.config, adaptive=False)
         made.pacing = Pacing(self.pacing.costs)
-        made._settle_length()
+        made._settle_lengths()
         return made
 
-    def _settle_length(self) -> None:
-        """Set the draft length by the option, unless the drafter's own options set it."""
+    def _settle_lengths(self) -> None:
+        """Set the draft lengths by the options, unless a drafter's own options set them."""
         if not self.reach:
             self.draft_length = self.config.lengths["draft_length"]
+        if not self.nested.reach:
+            self.nested_length = self.config.lengths["nested_length"]
 
     def unstopped(self) -> Solver:
         """Return this solver without a stopper: the same seed gives the same text up to where it would stop, and beyond."""

@@ -296,6 +296,8 @@ class Draft:
     # entropies that the rule's gate saw, in order; ``halted``: the last one stopped the drafter
     doubts: list[float] = field(default_factory=list)
     halted: bool = False
+    # copied from the problem's references beside another drafter, whose drafts it tells nothing of
+    lent: bool = False
     # time to make it: the drafter's own work, stamped by the driver, plus its queries, added by the loop
     seconds: float = 0.0
     passes: float = 0.0  # the part of ``seconds`` spent in model passes

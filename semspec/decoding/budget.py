@@ -107,15 +107,18 @@ class Adaptive(Hindsight):
         """Ask for ``units`` if their expected loss can be afforded; otherwise let the target write on."""
         ledger, wakes = self._ledger, not self.copies
         missed = self._missing()
+        self.economy.wanted = max(loss, 0.0) + missed
         if wakes and (wait := self._wait(loss)):
-            self._rest(loss, wait)
+            self._rest(loss, least=wait)
             return
         if wakes and self._saves(loss):
             self._sit_out(loss)
         elif ledger.affords(loss, wakes, missed, anyway=wakes and self._due(loss)):
-            self._asked, self._missed = units, missed
+            self._asked = units
+            # by the clock, what a head has missed shows in the time of its draft
+            self._missed = missed if self.copies or not ledger.timed else 0.0
         else:
-            self._rest(max(loss, 0.0) + missed + (ledger.waking if wakes else 0.0))
+            self._rest(loss, missed + (ledger.waking if wakes else 0.0))
 
     def _saves(self, loss: float) -> bool:
         """Return whether a drafter that reads along has to sit this answer out: it is expected to lose, and too little is saved up.
@@ -132,18 +135,19 @@ class Adaptive(Hindsight):
     def _missing(self, more: int = 0) -> float:
         """Return the cost of the target's pass over what the drafter has missed, plus ``more`` tokens.
 
-        A lookup drafter asks for this pass before its draft. The prompt is read in any case.
+        It is asked for before the draft. In the first round there is none: the prompt is read in any case. For a head, this is
+        what it costs more than ``Ledger.waking``.
         """
-        unseen = self._unseen + more
+        unseen = (self._unseen or 0) + more
         self.economy.missed = price = self._recalling(unseen) if unseen else 0.0
-        return price
+        return price if self.copies else max(price - self._ledger.waking, 0.0)
 
     def _go_on_resting(self, row: int) -> None:
         """Merge two rows where a lookup drafter could not be afforded after the first one."""
         if self.copies and self.watches and row > 1:
             missed, loss = self._missing(row), -self.net
             if not self.economy.may_lose(loss, missed):
-                self._rest(max(loss, 0.0) + missed, row)
+                self._rest(loss, missed, least=row)
                 self.resting = True
 
     def _due(self, loss: float) -> bool:
@@ -243,21 +247,25 @@ class Adaptive(Hindsight):
         could = (1 + deepest) / self._cost(deepest, chain=False)
         return tree if could > chain.rate and economy.may_lose(tree.loss) else chain
 
-    def _rest(self, loss: float, least: int = 1) -> None:
-        """Let the target write at least ``least`` tokens, until this loss can be afforded again."""
-        economy = self.economy
-        pause = economy.pause(loss)
+    def _rest(self, loss: float, missed: float = 0.0, least: int = 1) -> None:
+        """Let the target write at least ``least`` tokens, until this loss and reading what was ``missed`` can be afforded."""
+        economy, gap = self.economy, self._gap
+        pause = economy.pause(max(loss, 0.0) + missed)
         if self._untried:
             pause = min(pause, WAIT)
         self._alone = tokens = max(pause, least)
         self._ledger.asleep |= tokens >= SLEEPS
         if not self.watches or tokens < 2:
+            self.resting = bool(self._unseen)
             return
         dear = pause > 1 and economy.bank < 0
         if not dear:
             reading_along = economy.writing(tokens, watched=True) - economy.writing(tokens)
-            catching_up = self._recalling(tokens)
-            self.resting = catching_up < reading_along
+            catching_up = self._recalling(gap + tokens)
+            if self._unseen:  # what comes now is of no use to it before it has read that
+                catching_up -= self._recalling(gap)
+                reading_along = catching_up
+            self.resting = catching_up <= reading_along
             # where the clock counts the real cost of reading along, be more tolerant
             limit = EXPLORE * (ROUGHLY if self._ledger.timed else 1)
             dear = pause > 1 and min(reading_along, catching_up) > limit * tokens
@@ -270,9 +278,7 @@ class Adaptive(Hindsight):
         What it then reads is worth several tries.
         """
         tries = 0.0 if self.copies else SEVERAL
-        self._alone = self.economy.absence(
-            loss + tries, lambda n: self._recalling(self._unseen + n)
-        )
+        self._alone = self.economy.absence(loss + tries, lambda n: self._recalling(self._gap + n))
         self.resting = True
         self._ledger.asleep = True
 
@@ -356,7 +362,7 @@ class Adaptive(Hindsight):
             economy.net = SLOWER * economy.net + (1 - SLOWER) * worth
             if not sends and self.net <= 0 and not self._ledger.crowded:
                 # where copies save time, every token of delay is expensive
-                self._rest(-self.net, self._shadowed() if economy.rate > CLOSE else 1)
+                self._rest(-self.net, least=self._shadowed() if economy.rate > CLOSE else 1)
             elif not sends:
                 self._alone = self._stride()
             economy.looked(bool(sends), self._alone)

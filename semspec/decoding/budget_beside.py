@@ -50,9 +50,9 @@ class Copies(Adaptive):
     copies: bool = True
     cuts: bool = True
 
-    def _rest(self, loss: float, least: int = 1) -> None:
+    def _rest(self, loss: float, missed: float = 0.0, least: int = 1) -> None:
         """Let the target write on; the model's own pace decides whether it reads along."""
-        self._alone = tokens = max(self.economy.pause(loss), least)
+        self._alone = tokens = max(self.economy.pause(max(loss, 0.0) + missed), least)
         self._ledger.asleep |= tokens >= SLEEPS and not self.watches
 
 
@@ -110,15 +110,17 @@ class Beside(Adaptive):
             ledger.asleep |= self._unread >= SLEEPS and not self.watches
             self._asked, self._loss, self.chain = self._best()
             self.economy.begin()
+            waking = self._missing() + ledger.waking
+            self.economy.wanted = max(self._loss, 0.0) + waking
             wait = self._wait(self._loss)
-            can = self.economy.may_lose(self._loss, ledger.waking) or self._due(self._loss)
+            can = self.economy.may_lose(self._loss, waking) or self._due(self._loss)
             saves = self._saves(self._loss)
             if can and not wait and not saves:
                 return
             if saves:
                 self._sit_out(self._loss)
             else:
-                self._rest(max(self._loss, 0.0) + ledger.waking, max(wait, 1))
+                self._rest(self._loss, waking, max(wait, 1))
             self._waits, self._rests = self._alone, self.resting
         self._asked, self._alone = 0, 1
         ledger.turn(copying.economy)
@@ -143,7 +145,7 @@ class Beside(Adaptive):
                 self._ledger.turn(copying.economy)
             return None
         if self.economy.token and not self._ledger.crowded:
-            self._ledger.affords(self._loss, wakes=True, anyway=True)
+            self._ledger.affords(self._loss, wakes=True, missed=self._missing(), anyway=True)
         else:
             self._ledger.wake()
         self._draws, copying._proposal = True, proposal
@@ -195,6 +197,7 @@ class Beside(Adaptive):
         self._won = False
         if self._draws:
             self._note(done, gain)
+        self._miss(done, self._draws)
         tokens = len(done.tokens)
         self._waits = max(self._waits - tokens, 0)
         self._rests &= self._waits > 0

@@ -44,7 +44,7 @@ class CopiedSteps(AdaptiveSteps):
     # ---- before a draft --------------------------------------------------------------------------
 
     def _choose(self) -> None:
-        self._missed = self._paid = 0.0
+        self._missed = 0.0
         self._ledger.begin()
         if not self.economy.token:
             self._asked = 1  # nothing was measured yet
@@ -59,9 +59,9 @@ class CopiedSteps(AdaptiveSteps):
         if not economy.banks and not economy.costs.fixed:
             economy.allowance = max(economy.allowance, COPIES)
         loss, unseen = -economy.net, context - (context if self._seen is None else self._seen)
-        economy.wanted = max(loss, 0.0)
         if self.watches and unseen:
             economy.missed = self._missed = self._recalling(unseen)
+        economy.wanted = max(loss, 0.0) + self._missed
         if self._affords(loss, self._missed):
             self._asked, self._seen = 1, context
             return

@@ -27,8 +27,8 @@ class Hindsight(Prospects):
     resting: bool = field(default=False, init=False)
     _asked: int = field(default=0, init=False)  # units asked for in this round
     _hope: float = field(default=0.0, init=False)  # expected kept tokens of this round's draft
-    # tokens after the prompt that a lookup drafter has missed, and this round's cost of reading them
-    _unseen: int = field(default=0, init=False)
+    # tokens that a drafter which reads along has missed (None: no round is over), and this round's cost of reading them
+    _unseen: int | None = field(default=None, init=False)
     _missed: float = field(default=0.0, init=False)
     _proposal: Proposal | None = field(default=None, init=False)
     _unread: int = field(default=0, init=False)  # tokens since the target last read a draft
@@ -46,11 +46,23 @@ class Hindsight(Prospects):
         self._settle()
         gain = self._ledger.close(done, self._spent(done), bool(self._asked), self.resting)
         self._note(done, gain)
-        if self.copies and self.watches:
-            rests = self.resting and not done.drafted
-            self._unseen = self._unseen * (not self._asked) + len(done.tokens) * rests
+        self._miss(done, bool(self._asked))
         self._unread = 0 if done.drafted else self._unread + len(done.tokens)
         self._look_back(done)
+
+    def _miss(self, done: Round, asked: bool) -> None:
+        """Count what a drafter that reads along has missed after a round: the prompt too, if it rested in the first one."""
+        if asked or not self.watches:
+            self._unseen = 0
+        elif self.resting or self._unseen:  # what comes after a gap is of no use to it
+            self._unseen = self._gap + len(done.tokens)
+        else:
+            self._unseen = 0
+
+    @property
+    def _gap(self) -> int:
+        """Tokens that the drafter will have missed after this round if it rests, besides those of the round itself."""
+        return (self._context or 0) if self._unseen is None else self._unseen
 
     def _note(self, done: Round, gain: float) -> None:
         """Note whether the round's draft saved time, without what waking its drafter took."""

@@ -78,7 +78,7 @@ class Prospects:
 
     def _chance(self, depth: int, chain: bool) -> float:
         """Return the chance that a draft stays right at a depth; for a tree, at least that of its first path."""
-        beliefs, deep = self.economy.beliefs, DEEP[depth - 1]
+        beliefs, deep = self.economy.beliefs, DEEP[min(depth, len(DEEP)) - 1]
         if chain or (self.longest_chain and self._only_chains):
             return beliefs.chance(("chain", deep, self.heat))
         found = beliefs.chance(("before", deep, self.heat))
@@ -143,7 +143,7 @@ class Prospects:
         """Return the signal of each node."""
         if self.chain or not self.cuts:
             word = "chain" if self.chain else "before"
-            words = [(word, DEEP[min(d, 1024) - 1], self.heat) for d in depths(parents)]
+            words = [(word, DEEP[min(d, len(DEEP)) - 1], self.heat) for d in depths(parents)]
             return list(words)
         count, heat, found = len(draft.tokens), self.heat, draft.found[:3]
         levels: Sequence[int] = range(1, count + 1)
@@ -156,13 +156,13 @@ class Prospects:
                 born[parent] += 1
         if draft.likely:
             return [
-                ("tree", likely(p), DEEP[min(d, 1024) - 1], heat)
+                ("tree", likely(p), DEEP[min(d, len(DEEP)) - 1], heat)
                 for p, d in zip(draft.likely, levels, strict=True)
             ]
         origins = draft.origins or [""] * count
         grade = f"m{draft.grade}"
         return [
-            (f"{found} {origin} {rank}", grade, DEEP[min(d, 1024) - 1], heat)
+            (f"{found} {origin} {rank}", grade, DEEP[min(d, len(DEEP)) - 1], heat)
             for origin, rank, d in zip(origins, ranks, levels, strict=True)
         ]
 

@@ -52,7 +52,11 @@ class AdaptiveSteps:
     _paid: float = field(default=0.0, init=False)  # paid beforehand for this round
     _signal: Signal = field(default=(), init=False)
     _context: int | None = field(default=None, init=False)  # context length before the draft
-    _since: float | None = field(default=None, init=False)  # when the round began, if known
+    # when the round began, if known; not in the first one, whose time also contains the prompt, and whoever came before
+    _since: float | None = field(default=None, init=False)
+    _begun: bool = field(default=False, init=False)  # a round is over
+    _lent: bool = field(default=False, init=False)  # this round's draft is not of this drafter
+    _drafting: float = field(default=0.0, init=False)  # plain tokens that this round's draft took
 
     @property
     def onward(self) -> bool:
@@ -64,8 +68,8 @@ class AdaptiveSteps:
     def units(self) -> int:
         self.economy.behind(self._context)
         self._alone, self._asked, self._signal = 1, 0, ("before", self.heat)
-        self._loses, self._paid = False, 0.0
-        self._since, self.resting = self.economy.costs.clock, False
+        self._loses, self.resting = False, False
+        self._since = self.economy.costs.clock if self._begun else None
         self._choose()
         if self._asked and self._unproven:
             self.economy.tester = self
@@ -177,11 +181,13 @@ class AdaptiveSteps:
     def asked(self, units: int, seconds: float, passes: float = 0.0) -> None:
         economy, context = self.economy, self._context or 0
         economy.costs.add(economy.who, "ask", economy.company, units, seconds, context)
+        self._drafting = seconds / economy.token if economy.token else 0.0
 
     def cut(self, draft: Draft) -> None:
         economy = self.economy
         economy.behind(self._context)
-        if draft.tokens:
+        self._lent = draft.lent
+        if draft.tokens and not draft.lent:
             for start, end in pairwise([0, *draft.ends]):
                 economy.drafted = _averaged(economy.drafted, end - start)
 
@@ -205,8 +211,13 @@ class AdaptiveSteps:
             economy.written = _averaged(economy.written, len(done.handed))
         elif not economy.written and done.kept:  # stands in until the target writes a step itself
             economy.written = economy.drafted
-        self._count(done)
-        if not done.drafted:
+        if self._lent and done.drafted:  # they are none of this drafter's
+            economy.went(0.0, len(done.tokens) / economy.company)
+            economy.settle(self._paid, 0.0)
+        else:
+            self._count(done)
+        self._begun, self._paid = True, 0.0
+        if self._lent or not done.drafted:
             return
         size = len(done.drafted) if self.by_token else len(done.ends)
         kept = len(done.kept) if self.by_token else done.units_kept
@@ -226,7 +237,14 @@ class AdaptiveSteps:
         economy, time = self.economy, len(done.tokens) / self.economy.company
         economy.went(0.0, time)
         economy.vain = max(economy.vain - EXPLORE * time, 0.0)
-        if done.drafted and not self._unproven:
+        if self._asked and not done.drafted:  # a gate closed at once, and the asking was lost
+            lost = self._drafting or economy.asking_steps(1, 1.0)
+            economy.vain += lost if self._unproven else 0.0
+            economy.settle(self._paid, 0.0 if self._unproven else -lost)
+            # as good as rejected: the next one is expected to bring less
+            economy.beliefs.learn([((*self._signal, deep(1)), False)], at_once=True)
+            self.heat = self.heat if self._unproven else "0"
+        elif done.drafted and not self._unproven:
             economy.settle(self._paid, len(done.tokens) - self._took(done))
 
     def _took(self, done: Round) -> float:

@@ -361,7 +361,7 @@ class Costs:
             return curve.at(size * together / other, context)
         written = curve.at(size, context)
         if kind == WRITE and (reading := self.curve(who, READ, other)) is not None:
-            return written * reading.at(together, context) / reading.at(other, context)
+            return written * _grown(reading, together / other, context)
         return written
 
     def token(self, together: int = 1, context: float | None = None) -> float | None:
@@ -413,6 +413,17 @@ def size_of(query: Query, answer: Answer) -> int:
     if query.generate is None:
         return answer.fed
     return len(answer.tokens) if answer.fed - len(answer.tokens) <= PREFIX else 0
+
+
+def _grown(reading: Curve, times: float, context: float | None) -> float:
+    """Return how many times as long a pass over one token of each problem takes with so many times the problems."""
+    one = reading.at(1, context)
+    if times >= 1:
+        return reading.at(times, context) / one
+    each = (
+        max(reading.at(2, context) - one, 0.0) / one
+    )  # below one token nothing was measured: a line
+    return max(1 - (1 - times) * each, times)
 
 
 def _positions(asked: tuple[Query, Answer], size: int) -> float:

@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from semspec.decoding.costs import nearest
 from semspec.decoding.experience import DEBT, EXPLORE, Rows
 
 LOOK = 64  # tokens per problem and row while all write because drafts lose
@@ -36,6 +37,42 @@ AHEAD = 8.0
 FADES = 0.995  # weight of earlier rows at each new one
 ROUNDING = 1e-6  # of a token
 State = Literal["writing", "gathering", "trial", "drafting"]
+
+
+@dataclass(slots=True)
+class Crowds:
+    """The records of drafts by number of running problems, and which of them counts now."""
+
+    known: dict[int, Crowd] = field(default_factory=dict)
+    _size: int = field(default=0, init=False)  # of the crowd that is running
+    _since: float | None = field(default=None, init=False)  # when that number changed
+
+    def running(self, size: int, now: float, token: float) -> Crowd:
+        """Return the record of ``size`` problems, or of the last number until the new one has lasted a while.
+
+        ``token``: seconds of a plain token.
+        """
+        under_way = self.known.get(self._size)
+        if under_way is not None:
+            if size == self._size:
+                self._since = None
+                return under_way
+            self._since = now if self._since is None else self._since
+            if now - self._since < HOLD * token:
+                return under_way
+        self.part()
+        found = self.known.setdefault(size, Crowd(size))
+        if others := [known for known in self.known if known != size]:
+            found.expect(self.known[nearest(others, size)])
+        found.enter(now)
+        self._size, self._since = size, None
+        return found
+
+    def part(self) -> None:
+        """Note that the problems that ran together no longer do."""
+        if self._size in self.known:
+            self.known[self._size].leave()
+        self._size, self._since = 0, None
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from semspec.decoding.costs import (
     Costs,
     nearest,
 )
-from semspec.decoding.crowd import HOLD, Crowd
+from semspec.decoding.crowd import Crowd, Crowds
 from semspec.decoding.experience import DEBT, EXPLORE, OUTLIER, Experience
 
 # acceptance rate assumed of a token while nothing is known: of a lookup's, of a model's
@@ -87,15 +87,15 @@ class Economy:
     tester: object = None  # the one problem that tries drafts, until a first draft is accepted
     vain: float = 0.0  # plain tokens that failed tries have cost and that are not yet made up for
     trial: float = 0.0  # what the last failed try cost by the clock
+    # short rows of plain tokens that together are not yet enough for a price: seconds, tokens
+    short: tuple[float, int] = (0.0, 0)
     warm: bool = False  # the drafter has worked before
     answers: int = 0  # problems begun; not counted where each has a copy
     began: bool = False  # ``begin`` has run with a known price of a token
     allowance: float = ALLOWANCE  # the bank under a load not seen before
     # what may still be lost, by number of running problems: a loss under one load says nothing of another
     banks: dict[int, float] = field(default_factory=dict)
-    crowds: dict[int, Crowd] = field(default_factory=dict)  # by number of running problems
-    _size: int = field(default=0, init=False)  # of the crowd that is running
-    _since: float | None = field(default=None, init=False)  # when that number changed
+    crowds: Crowds = field(default_factory=Crowds)
     # context length at the current decision; None: not known
     context: int | None = field(default=None, init=False)
     # cost of a plain token at this context over its cost where rows were measured, and what that was computed for
@@ -111,6 +111,17 @@ class Economy:
         own = copy.copy(self)
         own.beliefs, own.lengths = copy.deepcopy(self.beliefs), list(self.lengths)
         own.banks, own.experience = dict(self.banks), copy.copy(self.experience)
+        return own
+
+    def apart(self) -> Self:
+        """Return a state for another rule or sampling, under which other drafts are accepted.
+
+        It shares costs and what drafts bring under each load, and knows nothing of this one's acceptance and gains.
+        """
+        own = type(self)(
+            self.costs, self.who, self.together, self.model, Beliefs(self.beliefs.first)
+        )
+        own.experience, own.crowds, own.starting = self.experience, self.crowds, self.starting
         return own
 
     @property
@@ -133,28 +144,8 @@ class Economy:
         return self.costs.load or self.together
 
     def crowd(self, now: float) -> Crowd:
-        """Return the record of drafts under the current load, or under the last one until the new one has lasted a while."""
-        size, under_way = self.company, self.crowds.get(self._size)
-        if under_way is not None:
-            if size == self._size:
-                self._since = None
-                return under_way
-            self._since = now if self._since is None else self._since
-            if now - self._since < HOLD * self.token:
-                return under_way
-        self.part()
-        found = self.crowds.setdefault(size, Crowd(size))
-        if others := [known for known in self.crowds if known != size]:
-            found.expect(self.crowds[nearest(others, size)])
-        found.enter(now)
-        self._size, self._since = size, None
-        return found
-
-    def part(self) -> None:
-        """Note that the problems that ran together no longer do."""
-        if self._size in self.crowds:
-            self.crowds[self._size].leave()
-        self._size, self._since = 0, None
+        """Return the record of drafts under the current load."""
+        return self.crowds.running(self.company, now, self.token)
 
     def behind(self, context: int | None) -> None:
         """Note the context length at the next decision: prices depend on it."""

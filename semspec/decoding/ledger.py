@@ -42,8 +42,6 @@ class Ledger:
     _drafting: float = field(default=0.0, init=False)  # seconds of this round spent on its draft
     _since: float | None = field(default=None, init=False)  # when this round began
     _wakings: int = field(default=0, init=False)  # ``Costs.wakings`` when it began
-    # short rows that together are not yet enough for a price: seconds, tokens
-    _short: tuple[float, int] = field(default=(0.0, 0), init=False)
 
     def __post_init__(self) -> None:
         self.source = self.economy
@@ -58,7 +56,7 @@ class Ledger:
         self.excess = self._drafting = 0.0
         self._woke = False
         if self.economy.costs.load == 1:
-            self.economy.part()
+            self.economy.crowds.part()
         if self._since is None:
             self._since = self.economy.costs.clock
         self._wakings = self.economy.costs.wakings
@@ -131,7 +129,7 @@ class Ledger:
     @property
     def tried(self) -> bool:
         """True if a trial has shown what drafts bring under this load."""
-        known = self.economy.crowds.get(self.economy.company)
+        known = self.economy.crowds.known.get(self.economy.company)
         return known is not None and known.gained is not None
 
     @property
@@ -245,12 +243,12 @@ class Ledger:
         return real + economy.started((economy.beginning + max(rest - writing, 0.0)) / token)
 
     def _tell_price(self, seconds: float, tokens: int) -> None:
-        """Count plain tokens for their price; short rows are put together until they are long enough."""
+        """Count plain tokens for their price; short rows, also of other answers, are put together until they are long enough."""
         economy = self.economy
         if economy.costs.remote and tokens < ENOUGH:
             return  # a server's price for a request hides what a few tokens cost
-        short, count = self._short
-        self._short = short + max(seconds, 0.0), count + tokens
-        if self._short[1] >= ENOUGH:
-            economy.experience.wrote(*self._short, economy.context or 0)
-            self._short = 0.0, 0
+        short, count = economy.short
+        economy.short = short + max(seconds, 0.0), count + tokens
+        if economy.short[1] >= ENOUGH:
+            economy.experience.wrote(*economy.short, economy.context or 0)
+            economy.short = 0.0, 0

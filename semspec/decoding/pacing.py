@@ -23,7 +23,7 @@ class Pacing:
     """Costs and the economy of each drafter; empty where lengths are fixed."""
 
     costs: Costs | None = None
-    economies: Mapping[str, Economy] = field(default_factory=dict)  # by drafter: draft, nested
+    economies: dict[str, Economy] = field(default_factory=dict)  # by drafter: draft, nested
 
     @classmethod
     def adaptive(
@@ -51,6 +51,10 @@ class Pacing:
                 fill(copies)
         return cls(costs, economies)
 
+    def apart(self) -> Self:
+        """Return a pacing for another rule or sampling, with the same costs (``Economy.apart``)."""
+        return type(self)(self.costs, {who: one.apart() for who, one in self.economies.items()})
+
     def of_tokens(
         self,
         who: str,
@@ -60,10 +64,12 @@ class Pacing:
         longest: int,
         cap: int = 1,
         chain: int = 0,
+        refers: bool = False,
     ) -> Pace:
         """Return the pace of one problem that is drafted by tokens.
 
-        For a tree drafter, ``longest`` is in levels and ``chain`` is the longest chain in place of a tree.
+        For a tree drafter, ``longest`` is in levels and ``chain`` is the longest chain in place of a tree. ``refers``: the session
+        copies from the problem's references beside the drafter.
         """
         if (economy := self.economies.get(who)) is None:
             return Steady(longest, cap)
@@ -72,14 +78,24 @@ class Pacing:
         # both kinds of rules write the target's own text
         exact = rule.lossless or rule.greedy_only
         both = {"watches": bool(session.watches), "exact": exact, "recalls": session.recalls}
-        copies = self.economies.get(who + SUFFIX)
-        if drafter.beside is None or not isinstance(copies, Lookups):
+        model, copies = drafter.beside, self.economies.get(who + SUFFIX)
+        if (
+            model is None and refers and drafter.rows
+        ):  # a model's prices and chances are not those of copies
+            model, copies = drafter, self._referring(economy)
+        if model is None or not isinstance(copies, Lookups):
             own = _own(drafter, sampling, longest, chain)
             return Adaptive(economy=economy, **own, **both)
-        model, lookups = drafter.beside, copies.opened().beside(economy)
+        lookups = copies.opened().beside(economy)
         copying = Copies(economy=lookups, longest=longest, **both)
         own = _own(model, sampling, model.reach or chain, chain)
         return Beside(economy=economy, copying=copying, **own, **both)
+
+    def _referring(self, economy: Economy) -> Economy:
+        """Return the economy of copies from references beside this drafter, made on first use."""
+        who = economy.who + SUFFIX
+        made = Lookups(economy.costs, who, economy.together, beliefs=Beliefs(COPIED))
+        return self.economies.setdefault(who, made)
 
     def of_steps(
         self,

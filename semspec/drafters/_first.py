@@ -50,14 +50,19 @@ class FirstSession(SeveralSessions):
     """The first copying drafter that finds something, else the other drafter.
 
     ``length``: tokens that the other one drafts at a time if the unit is a token, unless ``Room.turns`` says who drafts
-    how much.
+    how much. ``lends``: copied steps are none of the other drafter's.
     """
 
     def __init__(
-        self, copying: Sequence[DraftSession], other: DraftSession, kit: Kit, length: int
+        self,
+        copying: Sequence[DraftSession],
+        other: DraftSession,
+        kit: Kit,
+        length: int,
+        lends: bool = False,
     ) -> None:
         super().__init__([*copying, other], kit)
-        self.copying, self.other, self.length = copying, other, length
+        self.copying, self.other, self.length, self.lends = copying, other, length, lends
         self._by_token = isinstance(kit.boundary(), TokenBoundary)
 
     def observe(self, context: Context, done: Round) -> None:
@@ -79,6 +84,7 @@ class FirstSession(SeveralSessions):
             yield from self.catch_up(context)
             return (yield from self.other.draft(context, own))
         if found.tokens:
+            found.lent = self.lends and not self._by_token
             return found
         if self._by_token:
             room = replace(room, units=min(room.units, self.length))

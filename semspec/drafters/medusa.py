@@ -63,6 +63,7 @@ class MedusaSession(HeadSession):
     """Keeps the states that it saw last, which include that of the last token but one."""
 
     watches = (LAST_STATES,)
+    recalls = False  # it drafts from the newest state
 
     def __init__(self, kit: Kit, options: TreeOptions, heads: Medusa) -> None:
         super().__init__(kit, options)

@@ -154,12 +154,13 @@ class ReferenceSession(DraftSessionBase):
         return count
 
 
-def beside(other: DraftSession, kit: Kit, length: int) -> DraftSession:
+def beside(other: DraftSession, kit: Kit, length: int, lends: bool = False) -> DraftSession:
     """Copy from the references of a problem where they match, and draft with the other session elsewhere.
 
-    ``length``: tokens that the other one drafts at a time if the unit is a token.
+    ``length``: tokens that the other one drafts at a time if the unit is a token. ``lends``: the other one is a model, whose
+    steps have other prices and chances than copies.
     """
     referring = Reference(shortest=SURE).open(kit)
     if isinstance(other, FirstSession):  # it copies beside a model already: add one source
         return FirstSession([referring, *other.copying], other.other, kit, other.length)
-    return FirstSession([referring], other, kit, length)
+    return FirstSession([referring], other, kit, length, lends)

@@ -77,8 +77,10 @@ class Sessions(Loaded):
 
         def opening() -> DraftSession:
             drafting = replace(self.kit(problem_id, prompt, mode, "draft"), **texts)
-            drafter = self.drafter.open(drafting)
-            return reference.beside(drafter, drafting, self.draft_length) if refers else drafter
+            drafter: DraftSession = self.drafter.open(drafting)
+            if not refers:
+                return drafter
+            return reference.beside(drafter, drafting, self.draft_length, self.drafter.rows)
 
         refers = self.beside and bool(references) and not self.drafter.refers
         # with fixed lengths, drafting begins in the first round, so open at once
@@ -94,7 +96,7 @@ class Sessions(Loaded):
         if config.split == "token":
             chain = config.lengths["draft_length"]
             pace = self.pacing.of_tokens(
-                "draft", pair, drafter, config.sampling, length, cap, chain
+                "draft", pair, drafter, config.sampling, length, cap, chain, refers
             )
         else:
             pace = self.pacing.of_steps("draft", pair, drafter, length, cap)

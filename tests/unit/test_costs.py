@@ -94,6 +94,19 @@ def test_what_was_not_measured_is_judged_by_what_is_nearest() -> None:
     assert costs.token() == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("together", [2, 4, 8, 16, 32])
+def test_a_written_token_under_another_load_is_priced_by_all_tokens_of_the_pass(
+    together: int,
+) -> None:
+    """Measured where eight problems share passes that take 10 + 1 for each of all their tokens."""
+    costs = Costs()
+    for size in (1, 2, 4, 8):
+        costs.add("target", READ, 8, size, 10.0 + 8 * size)
+    costs.add("target", WRITE, 8, 1, 18.0)
+    assert costs.seconds("target", WRITE, 1, together) == pytest.approx(10.0 + together)
+    assert costs.seconds("target", READ, 2, together) == pytest.approx(10.0 + max(2 * together, 8))
+
+
 def rows(costs: Costs, shares: Sequence[float], slower: float = 1.0) -> None:
     """Let the target write pairs of rows, the second one watched; ``slower``: the watched ones of one more, slower time."""
     watching = (Read(What.HIDDEN),)

@@ -200,7 +200,7 @@ def test_an_economy_keeps_one_for_each_load_that_lasts() -> None:
     for _ in range(200):
         first.closed(1, now, now + 20.0 * token, token, False)
     assert first.state == "gathering"
-    one.part()  # but one is left
+    one.crowds.part()  # but one is left
     assert one.crowd(now + 1.0) is first and first.row(now + 30.0 * token, token) == 0
 
 

@@ -9,6 +9,7 @@ from semspec.decoding.budget_copied_steps import CopiedSteps
 from semspec.decoding.costs import WATCH
 from semspec.decoding.economy import ABSENT, ALLOWANCE, FOREVER, LOOK, TRIES, Economy
 from semspec.decoding.experience import EXPLORE
+from semspec.drafters.medusa import MedusaSession
 from semspec.types import Draft, Round
 from tests.support.costs import SIZES, economy, table
 
@@ -111,6 +112,36 @@ def test_under_a_load_that_may_change_the_decision_is_soon_made_anew() -> None:
     one = read_along(DEAR)
     one.costs.load = 1
     assert one.absence(3.0, lambda n: one.reading(n + 1)) == LOOK
+
+
+@pytest.mark.parametrize("load", [0, 1])
+@pytest.mark.parametrize(("fed", "prompt"), [(DEAR, 2000), (CHEAP, 64_000)])
+def test_a_head_that_has_not_read_the_prompt_pays_for_it_when_it_returns(
+    load: int, fed: float, prompt: int
+) -> None:
+    """Whatever it lost: the allowance covers what it reads then, also where a decision is made anew every few tokens."""
+    one = read_along(fed)
+    one.costs.load, one.bank = load, 2.0
+    head, tokens = Adaptive(economy=one, longest=6, watches=True), 0
+    head.behind(prompt)
+    while not head.units() and tokens < 20 * LONG:
+        row = head.alone(LONG)
+        assert head.resting
+        head.observe(Round(handed=[-1] * row))
+        tokens += row
+        head.behind(prompt + tokens)
+    if tokens < 20 * LONG:
+        assert one.explore * tokens + 2.0 > one.reading(prompt + tokens)
+    else:
+        assert fed == DEAR
+
+
+def test_medusa_has_missed_only_the_newest_state() -> None:
+    """It drafts from the last state but one, so it comes back soon on any machine."""
+    assert not MedusaSession.recalls
+    head = Adaptive(economy=read_along(DEAR), longest=6, watches=True, recalls=False)
+    head.behind(8000)
+    assert head.units() == 0 and head.alone(FOREVER) <= 4096
 
 
 @pytest.mark.parametrize(("fed", "comes_back"), [(CHEAP, True), (DEAR, False)])
