@@ -107,7 +107,7 @@ class Adaptive(Hindsight):
         """Ask for ``units`` if their expected loss can be afforded; otherwise let the target write on."""
         ledger, wakes = self._ledger, not self.copies
         missed = self._missing()
-        self.economy.wanted = max(loss, 0.0) + missed
+        self.economy.wanted = max(loss, 0.0) + missed + (ledger.waking if wakes else 0.0)
         if wakes and (wait := self._wait(loss)):
             self._rest(loss, least=wait)
             return
@@ -265,7 +265,7 @@ class Adaptive(Hindsight):
             if self._unseen:  # what comes now is of no use to it before it has read that
                 catching_up -= self._recalling(gap)
                 reading_along = catching_up
-            self.resting = catching_up <= reading_along
+            self.resting = bool(self._unseen) or catching_up < reading_along
             # where the clock counts the real cost of reading along, be more tolerant
             limit = EXPLORE * (ROUGHLY if self._ledger.timed else 1)
             dear = pause > 1 and min(reading_along, catching_up) > limit * tokens

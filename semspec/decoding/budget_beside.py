@@ -124,6 +124,7 @@ class Beside(Adaptive):
             self._waits, self._rests = self._alone, self.resting
         self._asked, self._alone = 0, 1
         ledger.turn(copying.economy)
+        copying.economy.wanted = max(-copying.net, 0.0)
         if ledger.affords(-copying.net, wakes=False):
             copying._asked = copying.longest
         else:
@@ -145,7 +146,9 @@ class Beside(Adaptive):
                 self._ledger.turn(copying.economy)
             return None
         if self.economy.token and not self._ledger.crowded:
-            self._ledger.affords(self._loss, wakes=True, missed=self._missing(), anyway=True)
+            missed = self._missing()
+            self._ledger.affords(self._loss, wakes=True, missed=missed, anyway=True)
+            self._missed = 0.0 if self._ledger.timed else missed
         else:
             self._ledger.wake()
         self._draws, copying._proposal = True, proposal

@@ -186,7 +186,7 @@ class AdaptiveSteps:
     def cut(self, draft: Draft) -> None:
         economy = self.economy
         economy.behind(self._context)
-        self._lent = draft.lent
+        self._lent = draft.lent and bool(draft.tokens)
         if draft.tokens and not draft.lent:
             for start, end in pairwise([0, *draft.ends]):
                 economy.drafted = _averaged(economy.drafted, end - start)
@@ -211,11 +211,7 @@ class AdaptiveSteps:
             economy.written = _averaged(economy.written, len(done.handed))
         elif not economy.written and done.kept:  # stands in until the target writes a step itself
             economy.written = economy.drafted
-        if self._lent and done.drafted:  # they are none of this drafter's
-            economy.went(0.0, len(done.tokens) / economy.company)
-            economy.settle(self._paid, 0.0)
-        else:
-            self._count(done)
+        self._count(done)
         self._begun, self._paid = True, 0.0
         if self._lent or not done.drafted:
             return
@@ -237,8 +233,11 @@ class AdaptiveSteps:
         economy, time = self.economy, len(done.tokens) / self.economy.company
         economy.went(0.0, time)
         economy.vain = max(economy.vain - EXPLORE * time, 0.0)
-        if self._asked and not done.drafted:  # a gate closed at once, and the asking was lost
-            lost = self._drafting or economy.asking_steps(1, 1.0)
+        if self._lent:  # these drafts were none of this drafter's
+            economy.settle(self._paid, 0.0)
+        elif self._asked and not done.drafted:  # a gate closed at once, and the asking was lost
+            # an answer's first question also reads its prompt
+            lost = min(self._drafting or economy.asking_steps(1, 1.0), FREE if self._begun else 1.0)
             economy.vain += lost if self._unproven else 0.0
             economy.settle(self._paid, 0.0 if self._unproven else -lost)
             # as good as rejected: the next one is expected to bring less

@@ -116,12 +116,16 @@ class Economy:
     def apart(self) -> Self:
         """Return a state for another rule or sampling, under which other drafts are accepted.
 
-        It shares costs and what drafts bring under each load, and knows nothing of this one's acceptance and gains.
+        It shares costs and what drafts bring under each load, and knows nothing of this one's acceptance and gains. With a
+        recorded table, that table decides.
         """
-        own = type(self)(
-            self.costs, self.who, self.together, self.model, Beliefs(self.beliefs.first)
-        )
+        if self.costs.fixed:
+            return self
+        first = Beliefs(self.beliefs.first)
+        own = type(self)(self.costs, self.who, self.together, self.model, first)
         own.experience, own.crowds, own.starting = self.experience, self.crowds, self.starting
+        own.warm, own.began = self.warm, self.began
+        own.allowance = max(min(self.bank, ALLOWANCE), 0.0)
         return own
 
     @property

@@ -11,6 +11,7 @@ from semspec.decoding.budget import Adaptive
 from semspec.decoding.budget_beside import SUFFIX, Beside, Copies, Lookups
 from semspec.decoding.budget_copied_steps import CopiedSteps
 from semspec.decoding.budget_steps import AdaptiveSteps
+from semspec.decoding.budget_steps_beside import StepsBeside
 from semspec.decoding.costs import Costs
 from semspec.decoding.economy import COPIED, DRAWN, Economy
 from semspec.decoding.pace import Pace, Steady
@@ -23,7 +24,7 @@ class Pacing:
     """Costs and the economy of each drafter; empty where lengths are fixed."""
 
     costs: Costs | None = None
-    economies: dict[str, Economy] = field(default_factory=dict)  # by drafter: draft, nested
+    economies: Mapping[str, Economy] = field(default_factory=dict)  # by drafter: draft, nested
 
     @classmethod
     def adaptive(
@@ -32,8 +33,12 @@ class Pacing:
         concurrency: int,
         costs: Costs,
         fill: Callable[[Economy], None] = lambda _: None,
+        refers: bool = False,
     ) -> Self:
-        """Return a pacing that decides by costs; ``fill`` may load what another run has learned."""
+        """Return a pacing that decides by costs; ``fill`` may load what another run has learned.
+
+        ``refers``: problems may come with references, which are copied from beside any drafter.
+        """
         economies: dict[str, Economy] = {}
         for who, drafter in drafters.items():
             economies[who] = economy = Economy(
@@ -44,7 +49,7 @@ class Pacing:
                 beliefs=Beliefs(DRAWN if (drafter.beside or drafter).rows else COPIED),
             )
             fill(economy)
-            if drafter.beside is not None:
+            if drafter.beside is not None or (refers and drafter.rows):
                 economies[who + SUFFIX] = copies = Lookups(
                     costs, who + SUFFIX, concurrency, beliefs=Beliefs(COPIED)
                 )
@@ -79,10 +84,8 @@ class Pacing:
         exact = rule.lossless or rule.greedy_only
         both = {"watches": bool(session.watches), "exact": exact, "recalls": session.recalls}
         model, copies = drafter.beside, self.economies.get(who + SUFFIX)
-        if (
-            model is None and refers and drafter.rows
-        ):  # a model's prices and chances are not those of copies
-            model, copies = drafter, self._referring(economy)
+        if model is None and refers and drafter.rows:
+            model = drafter  # its prices and chances are not those of copies
         if model is None or not isinstance(copies, Lookups):
             own = _own(drafter, sampling, longest, chain)
             return Adaptive(economy=economy, **own, **both)
@@ -91,12 +94,6 @@ class Pacing:
         own = _own(model, sampling, model.reach or chain, chain)
         return Beside(economy=economy, copying=copying, **own, **both)
 
-    def _referring(self, economy: Economy) -> Economy:
-        """Return the economy of copies from references beside this drafter, made on first use."""
-        who = economy.who + SUFFIX
-        made = Lookups(economy.costs, who, economy.together, beliefs=Beliefs(COPIED))
-        return self.economies.setdefault(who, made)
-
     def of_steps(
         self,
         who: str,
@@ -104,14 +101,19 @@ class Pacing:
         session: DraftSession,
         longest: int,
         cap: int,
+        refers: bool = False,
     ) -> Pace:
-        """Return the pace of one problem that is drafted by longer units, of at most ``cap`` tokens."""
+        """Return the pace of one problem that is drafted by longer units, of at most ``cap`` tokens.
+
+        ``refers``: the session copies from the problem's references beside the drafter.
+        """
         if (economy := self.economies.get(who)) is None:
             return Steady(longest, cap)
         drafter, rule = pair
         own: dict[str, Any] = {"longest": longest, "cap": cap, "by_token": rule.cuts == "tokens"}
         if drafter.rows:
-            return AdaptiveSteps(economy=economy.opened(), **own)
+            kind = StepsBeside if refers else AdaptiveSteps
+            return kind(economy=economy.opened(), **own)
         own |= {"watches": bool(session.watches), "recalls": session.recalls}
         return CopiedSteps(economy=economy.opened(), **own)
 

@@ -80,11 +80,11 @@ class FirstSession(SeveralSessions):
         if room.turns is not None:
             own = room.turns.model(found, room)
             if own is None:
+                found.lent = self.lends and not self._by_token
                 return found
             yield from self.catch_up(context)
             return (yield from self.other.draft(context, own))
         if found.tokens:
-            found.lent = self.lends and not self._by_token
             return found
         if self._by_token:
             room = replace(room, units=min(room.units, self.length))

@@ -207,7 +207,8 @@ class Loaded:
         if not config.adaptive or not drafting:
             return Pacing()
         recorded = tables.read(config.costs) if config.costs else tables.Recorded()
-        return Pacing.adaptive(drafting, config.concurrency, recorded.costs, recorded.fill)
+        given = drafting, config.concurrency, recorded.costs, recorded.fill
+        return Pacing.adaptive(*given, refers=self.beside)
 
     def context(self, ids: Sequence[int], draft_ids: Sequence[int] | None = None) -> Context:
         """Return a new context for a prompt; ``draft_ids``: the draft model's own prompt, if it reads one."""

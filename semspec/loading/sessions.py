@@ -99,7 +99,7 @@ class Sessions(Loaded):
                 "draft", pair, drafter, config.sampling, length, cap, chain, refers
             )
         else:
-            pace = self.pacing.of_steps("draft", pair, drafter, length, cap)
+            pace = self.pacing.of_steps("draft", pair, drafter, length, cap, refers)
         return Speculation(
             context,
             kit,
