@@ -91,7 +91,7 @@ def execute_arms(
                     console.say(f"{arm.folder}: finished before; this is its result", "dim")
             told: dict[Path, Any] = {}  # measured costs and worth of drafts, by folder
             lacking = _solve_all(begun, problems, console, aside, told)
-            if lacking and (left_out is None or len(lacking) == len(begun)):
+            if lacking and (left_out is None or len(lacking) == len(arms)):
                 raise next(iter(lacking.values()))
         except UserError:
             for _, run, _ in begun:

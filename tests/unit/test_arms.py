@@ -260,6 +260,8 @@ def test_an_arm_that_cannot_be_had_is_left_out_and_tried_again(
     assert "lost: left out: no model folder" in capsys.readouterr().err
     assert state_of(both, tmp_path) == ("finished", "") and sweep.ended([both], tmp_path) == 0
     assert left_out(lost, tmp_path).startswith("no model folder")
+    sweep.carry_out([both], tmp_path, console)  # what can be had is finished: nothing fails
+    assert state_of(both, tmp_path) == ("finished", "") and sweep.ended([both], tmp_path) == 0
     assert "1 arms, 1 left out" in console.file.getvalue()  # type: ignore[attr-defined]
     assert json.loads((tmp_path / "sweep.json").read_text())["jobs"] == [good.about, lost.about]
 
