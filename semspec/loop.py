@@ -172,9 +172,8 @@ class Speculation(Writing):
         if self.answering:
             return Verdict(handover=Handover(units=None))
         units = self.pace.alone(self.left)
-        if (
-            self.stopping is not None and self.stopping.asks
-        ):  # what is written past its end is dropped
+        # what is written past the thinking's end is dropped
+        if self.stopping is not None and self.stopping.asks:
             units = min(units, UNASKED if self._by_token else 1)
         alone = Handover(units, onward=self.pace.onward and not self._asks_between)
         judging = self.judged(self.rule, draft, done, alone)
