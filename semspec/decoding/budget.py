@@ -52,7 +52,7 @@ class Length:
     hope: float = 0.0  # expected number of kept draft tokens
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Adaptive(Hindsight):
     """The pace of one problem where tokens are the unit."""
 

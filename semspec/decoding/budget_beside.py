@@ -43,7 +43,7 @@ class Lookups(Economy):
         return self.account.rate
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Copies(Adaptive):
     """The pace of lookups beside a model."""
 
@@ -56,7 +56,7 @@ class Copies(Adaptive):
         self._ledger.asleep |= tokens >= SLEEPS and not self.watches
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Beside(Adaptive):
     """The pace of a draft model in whose place copies may draft."""
 

@@ -22,7 +22,7 @@ from semspec.types import Draft, Round
 COPIES = 16.0  # plain tokens that a run may lose at its start: a failed copy costs some four
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class CopiedSteps(AdaptiveSteps):
     """The pace of one problem whose steps are looked up; they are point masses."""
 

@@ -18,7 +18,7 @@ FAILED = 4.0  # most tokens by which one draft may disappoint: it failed in one 
 LATE = 0.995  # weight of earlier kept and expected tokens, at each new token
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Hindsight(Prospects):
     """Learns from the rounds of one problem."""
 

@@ -39,7 +39,7 @@ def caught_up(missed: int, recalls: bool) -> int:
     return 1 + (missed if recalls else min(missed, 1))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Prospects:
     """Predictions for the drafts of one problem where tokens are the unit."""
 

@@ -32,7 +32,7 @@ RUNAWAY = 4.0  # times the target's average step that a draft may take until the
 NOTHING = 1e-9
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class AdaptiveSteps:
     """The pace of one problem where steps are the unit."""
 
@@ -120,7 +120,7 @@ class AdaptiveSteps:
         vain, tester = self.economy.vain, self.economy.tester
         if not self._unproven:
             return True
-        return tester in (None, self) and (not vain or vain + self._trying() <= FREE)
+        return (tester is None or tester is self) and (not vain or vain + self._trying() <= FREE)
 
     def _promises(self) -> bool:
         """Return whether an unproven draft would pay if it were right."""

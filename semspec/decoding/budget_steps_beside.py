@@ -15,7 +15,7 @@ from semspec.decoding.experience import EXPLORE
 from semspec.types import Draft, Room, Round, Turns
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StepsBeside(AdaptiveSteps):
     """The pace of one problem with a draft model and references."""
 

@@ -45,6 +45,21 @@ def step(tokens: int = 20, kept: bool = True) -> Round:
 # ---- whole steps ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", [AdaptiveSteps, StepsBeside])
+def test_one_problem_at_a_time_tries_an_unproven_model(kind: type[AdaptiveSteps]) -> None:
+    one = economy(table(passing=1.0, fed=0.1, units=0.1))
+    one.written = 20.0
+    first, second = (kind(economy=one, longest=1, cap=512) for _ in range(2))
+    for pace in (first, second):
+        pace.behind(100)
+        pace.units()
+    assert (first._asked, second._asked) == (1, 0)
+    assert first != second and one.tester is first
+    first.over()
+    second.units()
+    assert one.tester is second
+
+
 @pytest.mark.parametrize("idle", [0.0, 60.0])
 def test_the_time_before_a_problem_is_not_that_of_its_first_draft(idle: float) -> None:
     one = economy(table(passing=1.0, fed=0.1, units=0.1))
