@@ -127,9 +127,9 @@ class Speculation(Writing):
         return self.thinking is not None and self.thinking.over
 
     @property
-    def _asks_between(self) -> bool:
-        """True if the target gets other queries at ends of steps, so it cannot write on meanwhile."""
-        return self.stepwise or (self.stopping is not None and self.stopping.asks)
+    def _stopper_asks(self) -> bool:
+        """True if a stopper asks at ends of steps whether the thinking is done."""
+        return self.stopping is not None and self.stopping.asks
 
     @property
     def _by_token(self) -> bool:
@@ -173,9 +173,11 @@ class Speculation(Writing):
             return Verdict(handover=Handover(units=None))
         units = self.pace.alone(self.left)
         # what is written past the thinking's end is dropped
-        if self.stopping is not None and self.stopping.asks:
+        if self._stopper_asks:
             units = min(units, UNASKED if self._by_token else 1)
-        alone = Handover(units, onward=self.pace.onward and not self._asks_between)
+        # the target cannot write on while it gets other queries at ends of steps
+        onward = self.pace.onward and not self._stopper_asks and not self.stepwise
+        alone = Handover(units, onward=onward)
         judging = self.judged(self.rule, draft, done, alone)
         if not self._goes_on_after(draft):
             return (yield from judging)

@@ -199,8 +199,9 @@ class Query:
     @property
     def passes(self) -> bool:
         """True if it needs a model pass; reading only the embedding table does not."""
-        looked_up = bool(self.reads) and all(r.what is What.EMBEDDINGS for r in self.reads)
-        return self.generate is not None or not looked_up
+        if self.generate is not None or not self.reads:
+            return True
+        return any(read.what is not What.EMBEDDINGS for read in self.reads)
 
 
 @dataclass(slots=True)

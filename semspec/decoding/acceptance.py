@@ -259,7 +259,7 @@ def _normalised(rows: Tensor, otherwise: Tensor) -> Tensor:
 
 
 def remaining(
-    p: Tensor, tokens: Tensor, shape: Shape, q: Tensor | None, path: Sequence[int]
+    p: Tensor, tokens: Sequence[int], shape: Shape, q: Tensor | None, path: Sequence[int]
 ) -> Tensor:
     """Return the distribution of the token after ``path``: p without the share of its rejected children."""
     row = path[-1] + 1 if path else 0
@@ -267,12 +267,12 @@ def remaining(
     if not left:
         return p[row]
     if q is None:
-        return _without(p[row], tokens[left])
+        return _without(p[row], [tokens[child] for child in left])
     if len(left) == 1:
-        return residual(p[row], int(tokens[left[0]]), q[left[0]])
+        return residual(p[row], tokens[left[0]], q[left[0]])
     ps, qs = p[row : row + 1], q[left[0] : left[0] + 1]
     for child in left:
-        ps, qs = _after_rejection(ps, qs, tokens[child : child + 1])
+        ps, qs = _after_rejection(ps, qs, torch.tensor([tokens[child]], device=p.device))
     return ps[0]
 
 
@@ -283,7 +283,7 @@ def residual(p: Tensor, token: int, q: Tensor | None) -> Tensor:
     return _normalised((p - q).clamp_min(0.0), p)
 
 
-def _without(p: Tensor, tokens: int | Tensor) -> Tensor:
+def _without(p: Tensor, tokens: int | list[int]) -> Tensor:
     rest = p.clone()
     rest[tokens] = 0.0
     return _normalised(rest, p)
@@ -295,7 +295,7 @@ def lossless_chain(
     """Return how many tokens of a chain are kept, and the next token's distribution."""
     shape = shape_of(None, len(tokens), p.device)
     path = walk(lossless_nodes(p, tokens, shape, q, uniforms), shape)
-    return len(path), remaining(p, tokens, shape, q, path)
+    return len(path), remaining(p, tokens.tolist(), shape, q, path)
 
 
 def matching_nodes(best: Tensor, tokens: Tensor, shape: Shape) -> Tensor:

@@ -250,8 +250,12 @@ class AdaptiveSteps:
         """Return the predicted time of a round with a draft, in plain tokens."""
         economy, steps = self.economy, len(done.ends) or 1
         spent = economy.asking_steps(steps, len(done.drafted) / steps)
-        spent += economy.reading(1 + len(done.drafted))
-        return spent + (economy.writing(len(done.handed)) if done.handed else 0.0)
+        return spent + self._read_and_written(done)
+
+    def _read_and_written(self, done: Round) -> float:
+        """Return the predicted time that the target took for a round with a draft, in plain tokens."""
+        read = self.economy.reading(1 + len(done.drafted))
+        return read + (self.economy.writing(len(done.handed)) if done.handed else 0.0)
 
 
 def _averaged(average: float, value: int) -> float:

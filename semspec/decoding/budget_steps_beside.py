@@ -51,7 +51,5 @@ class StepsBeside(AdaptiveSteps):
         economy = self.economy
         self._balance += EXPLORE * len(done.tokens)
         if self._lent and done.drafted and economy.token:
-            spent = economy.reading(1 + len(done.drafted))
-            spent += economy.writing(len(done.handed)) if done.handed else 0.0
-            self._balance += len(done.tokens) - spent
+            self._balance += len(done.tokens) - self._read_and_written(done)
         self._balance = min(self._balance, EARNED)

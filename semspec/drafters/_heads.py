@@ -50,18 +50,17 @@ class HeadSession(DraftSessionBase):
         return rows
 
     def drafted(self, room: Room) -> Draft:
-        """Return a draft; call it once the session has followed the context to its end."""
-        with torch.inference_mode():
-            if room.chain or not self.options.levels:
-                return self._chain(room)
-            sampling = tree_sampling(self.kit.sampling)
-            tree = self.options.seed(self.kit, room, self.names)
-            while tree.open:
-                tree.grow(self.rows(*tree.opened(), sampling))
-            draft = self.options.finished(tree, self.kit)
-            if (rows := draft.evidence.get(PROBS)) is not None:
-                self._give(draft, rows, sampled=draft.probs is not None)
-            return draft
+        """Return a draft; call it once the session has followed the context to its end, in torch's inference mode."""
+        if room.chain or not self.options.levels:
+            return self._chain(room)
+        sampling = tree_sampling(self.kit.sampling)
+        tree = self.options.seed(self.kit, room, self.names)
+        while tree.open:
+            tree.grow(self.rows(*tree.opened(), sampling))
+        draft = self.options.finished(tree, self.kit)
+        if (rows := draft.evidence.get(PROBS)) is not None:
+            self._give(draft, rows, sampled=draft.probs is not None)
+        return draft
 
     def _give(self, draft: Draft, rows: Tensor, sampled: bool) -> None:
         """Attach the rows that the draft's tokens were chosen or drawn from."""

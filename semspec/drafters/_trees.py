@@ -14,9 +14,10 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from semspec.protocols import Kit
 from semspec.types import PROBS, Draft, Room, Sampling
 
 ROOT = -1
+EDGE = 1 - 1e-6
 TREES = ("chain", "static", "dynamic", "sampled")
 
 
@@ -62,13 +64,13 @@ class Growth:
         self.read: list[int] = []
         self.open: list[int] = [ROOT]
         self._rows: list[Tensor] = []  # of every level that was grown
-        self._row: dict[int, int] = {}  # node -> index of the row that follows it
+        self._grown: list[int] = []  # the node that each row follows
         self._place: dict[int, int] = {ROOT: ROOT}  # node -> index in ``read``
 
     def grow(self, rows: Tensor) -> None:
         """Give the open nodes children, and open some of these."""
         assert rows.shape[0] == len(self.open), (len(rows), len(self.open))
-        self._row |= {node: len(self._row) + i for i, node in enumerate(self.open)}
+        self._grown += self.open
         self._rows.append(rows)
         self.level += 1
         first = len(self.tokens)
@@ -118,7 +120,8 @@ class Growth:
             parents=[number[self.parents[node]] for node in chosen],
         )
         if with_rows:
-            of = torch.tensor([self._row[self.parents[node]] for node in chosen])
+            row = {node: i for i, node in enumerate(self._grown)}
+            of = torch.tensor([row[self.parents[node]] for node in chosen])
             rows = torch.cat(self._rows)
             rows = rows.index_select(0, of.to(rows.device))
             draft.evidence = {PROBS: rows}
@@ -143,15 +146,13 @@ class BestFirst(Growth):
 
     def _children(self, rows: Tensor) -> None:
         nodes = self.size.nodes
-        best = rows.topk(min(self.size.top_k, rows.shape[-1]), -1)
         # a node worse than all nodes of a full tree is not kept, and neither are its children
         least = self.scores[self._kept[-1]] if len(self._kept) == nodes else -math.inf
         found: list[tuple[float, int, int]] = []  # score, parent and column of each child
         # for some hundred numbers, loops take less time than array operations
-        both = zip(self.open, best.values.tolist(), best.indices.tolist(), strict=True)
-        for node, chances, columns in both:
+        for node, ranked in zip(self.open, self._ranked(rows, least), strict=True):
             above = self.scores[node] if node != ROOT else 0.0
-            for chance, column in zip(chances, columns, strict=True):
+            for chance, column in ranked:
                 if not chance > 0:
                     break
                 score = above + min(math.log(chance), 0.0)
@@ -169,6 +170,30 @@ class BestFirst(Growth):
         self._kept += range(first, len(self.tokens))
         self._kept.sort(key=self.scores.__getitem__, reverse=True)  # ties: the older first
         del self._kept[nodes:]
+
+    def _ranked(self, rows: Tensor, least: float) -> Iterable[Iterable[tuple[float, int]]]:
+        """Return each row's ``top_k`` largest numbers with their columns, the largest first.
+
+        Those that would give their node a score below ``least`` may be missing.
+        """
+        most = min(self.size.top_k, rows.shape[-1])
+        if (
+            least > -math.inf and rows.is_cpu
+        ):  # few are left, which are found faster than ``topk`` sorts
+            # a little lower, so that rounding hides no number: the caller compares the scores
+            edges = [[EDGE * math.exp(least - self.scores[node])] for node in self.open]
+            own, width = rows.numpy(), rows.shape[-1]
+            hits = np.flatnonzero(own > np.array(edges, own.dtype))
+            if len(hits) <= most * len(self.open):
+                ranked: list[list[tuple[float, int]]] = [[] for _ in self.open]
+                for chance, hit in zip(own.ravel()[hits].tolist(), hits.tolist(), strict=True):
+                    ranked[hit // width].append((chance, hit % width))
+                for one in ranked:
+                    one.sort(key=itemgetter(0), reverse=True)
+                    del one[most:]
+                return ranked
+        best = rows.topk(most, -1)
+        return map(zip, best.values.tolist(), best.indices.tolist())
 
     def _opened(self, born: list[int]) -> list[int]:
         # a node that is not kept has no children that are
@@ -268,7 +293,8 @@ class TreeOptions(DrafterBase):
 
     def finished(self, tree: Growth, kit: Kit) -> Draft:
         """Return the draft of a grown tree from ``seed``."""
-        return tree.draft(self.drawn(kit.sampling), with_rows=not kit.sampling.greedy)
+        drawn = self.drawn(kit.sampling)
+        return tree.draft(drawn, drawn or (kit.compares and not kit.sampling.greedy))
 
 
 def tree_sampling(sampling: Sampling) -> Sampling:

@@ -82,7 +82,7 @@ class Eagle3Session(HeadSession):
             self.see((yield from rows_of(context, self.kit, self.watches, self.known)))
         with torch.inference_mode():
             self._follow(context.tokens)
-        return self.drafted(room)
+            return self.drafted(room)
 
     def _follow(self, tokens: list[int]) -> None:
         """Add the context's new pairs to the cache."""

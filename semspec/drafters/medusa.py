@@ -85,9 +85,8 @@ class MedusaSession(HeadSession):
         state = self.seen.values[LAST_STATES][at - self.seen.start]
         with torch.inference_mode():
             self.heads = self.heads.on(state.device)
-            self.logits = self.heads.logits(state)[:, 0]
-        self.depth = []
-        return self.drafted(room)
+            self.logits, self.depth = self.heads.logits(state)[:, 0], []
+            return self.drafted(room)
 
     def rows(self, tokens: Sequence[int], parents: Sequence[int], sampling: Sampling) -> Tensor:
         """Return the same row for all nodes of a level: a head does not see what the others guessed."""

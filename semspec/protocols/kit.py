@@ -34,6 +34,8 @@ class Kit:
     gate: Gate | None = None  # where the rule stops the draft model
     # step rules keep as much of a rejected step as the target's distribution allows
     salvage: bool = False
+    # the rule compares the drafter's probabilities, also those of nodes that were not sampled
+    compares: bool = True
     layers: int = 1  # of the target
     trees: bool = False  # the rule walks trees; otherwise drafts are chains
     max_repeats: int = 0  # step rules reject a step that was already written so often; 0: never

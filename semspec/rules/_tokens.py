@@ -6,6 +6,7 @@ A rule says what it reads and which nodes of the draft it accepts; chains and tr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 from semspec.decoding.acceptance import (
@@ -34,14 +35,18 @@ class TokenRule(RuleBase):
         return (PROBS,)  # q, for drafts that were sampled
 
 
-@dataclass(slots=True)
+@dataclass
 class Scored:
     """A draft and the answer of the target's pass over it."""
 
     draft: Draft
     answer: Answer
-    shape: Shape
-    tokens: Tensor  # [nodes], on the device of the answer's rows
+    shape: Shape  # on the device of the answer's rows, like ``tokens``
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        """Return the drafted tokens [nodes]; made on first use, since many verdicts need none."""
+        return torch.tensor(self.draft.tokens, dtype=torch.long, device=self.shape.device)
 
 
 class TokenSession:
@@ -83,8 +88,7 @@ class TokenSession:
         rows = answer[self.reads[0]]
         device = (rows[0] if isinstance(rows, tuple) else rows).device
         shape = shape_of(draft.parents, len(draft.tokens), device)
-        tokens = torch.tensor(draft.tokens, dtype=torch.long, device=device)  # none if all pruned
-        scored = Scored(draft, answer, shape, tokens)
+        scored = Scored(draft, answer, shape)
         yield from self.ponder(context, scored)
         path = self.path(context, scored)
         nodes = None if draft.parents is None else path
@@ -125,5 +129,5 @@ class LosslessSession(TokenSession):
 
     def following(self, scored: Scored, path: list[int]) -> int:
         p, q = scored.answer[PROBS], scored.draft.probs
-        row = remaining(p, scored.tokens, scored.shape, q, path)
+        row = remaining(p, scored.draft.tokens, scored.shape, q, path)
         return draw_next(row, self.kit.sampling, self.kit.rng)

@@ -79,6 +79,10 @@ class Calibrated(TokenRule):
     known: ClassVar[Known]  # set by ``bind``
 
     @property
+    def reads_rows(self) -> bool:
+        return self.prune != "none"
+
+    @property
     def least_score(self) -> float:
         """Return the lowest local tolerance score (LTS) at which the bound keeps a token."""
         raise NotImplementedError

@@ -263,9 +263,8 @@ def test_the_judge_of_tokens_sees_the_state_after_each(tree: str) -> None:
     session = toy_head().open(kit)
     query = next(session.judge(context, draft))
     (answer,) = engine.answer([query])
-    tokens = torch.tensor(draft.tokens)
-    scored = Scored(draft, answer, shape_of(draft.parents, len(tokens), CPU), tokens)
-    head, parents = JudgeHead.example(), draft.parents or range(-1, len(tokens) - 1)
+    scored = Scored(draft, answer, shape_of(draft.parents, len(draft.tokens), CPU))
+    head, parents = JudgeHead.example(), draft.parents or range(-1, len(draft.tokens) - 1)
     weight, bias = head.tensors["weight"].tolist(), float(head.tensors["bias"])
     ways: list[list[int]] = []
     for token, parent, flag in zip(
