@@ -27,7 +27,8 @@ ROUNDS = 2  # rounds per problem in a trial
 AGAIN = 4  # rounds per problem before drafts that go on are counted again
 LEAST = 64  # least rounds of all problems together in either case: single drafts vary
 SOON = 16  # the same for a trial that is clear ...
-CLEARLY = 0.3  # ... by this share of its time
+CLEARLY = 0.3  # ... by this share of its time, after two rounds per problem ...
+HOPELESS = 0.45  # ... or by this one after a single round: problems that began together may all be at a hard place
 LASTS = 256  # tokens per problem before a trial where drafts lost under a higher load: most loads end sooner
 HOLD = 32  # plain tokens that another number of problems has to last before it counts
 SLACK = 0.02  # share of their time that drafts may lose by chance
@@ -189,7 +190,8 @@ class Crowd:
         # after a doubt, one easy passage proves little
         clear = -self._gain if self._doubt else abs(self._gain)
         if trial and clear > CLEARLY * self._spent:
-            enough = max(self.size, SOON)
+            each = 1 if clear > HOPELESS * self._spent else 2
+            enough = min(enough, max(each * self.size, SOON))
         if self._rounds < enough:
             return
         if trial:

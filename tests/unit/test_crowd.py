@@ -100,6 +100,20 @@ def test_drafts_are_not_doubted_for_the_bad_places_of_answers_that_began_togethe
     assert server.trials <= server.tokens / size / CHECK + 2  # all write but now and then
 
 
+@pytest.mark.parametrize(("spent", "tried"), [(9.0, True), (12.0, False)])
+def test_one_hard_place_of_answers_that_began_together_ends_no_trial(
+    spent: float, tried: bool
+) -> None:
+    """Six tokens a round lose a third of nine, which one draft each does not prove, or half of twelve."""
+    crowd, size = Crowd(16, state="trial"), 16
+    for _ in range(size):
+        crowd.closed(6, 0.0, spent * TOKEN, TOKEN, False)
+    assert (crowd.state == "trial") is tried
+    for _ in range(size * tried):
+        crowd.closed(20, spent * TOKEN, (spent + 9) * TOKEN, TOKEN, False)
+    assert crowd.gained is tried
+
+
 @pytest.mark.parametrize("size", [2, 16])
 def test_drafts_that_gain_in_a_few_places_alone_are_given_up(size: int) -> None:
     """A trial may fall into such a place, and again when they are doubted."""
