@@ -17,14 +17,14 @@ from typing import Any
 
 from rich.table import Table
 
-import semspec
 from semspec.errors import UserError
+from semspec.storage.provenance import ROOT
 
 HERE = Path(__file__).resolve().parents[1]
 # an environment of another checkout has that one's package: figures would be filed under code that did not run
-if (package := Path(semspec.__file__).resolve().parents[1]) != HERE:
+if ROOT != HERE:
     sys.exit(
-        f"{Path(sys.argv[0]).name} would run the package in {package}, not the one beside it:"
+        f"{Path(sys.argv[0]).name} would run the package in {ROOT}, not the one beside it:"
         f" set PYTHONPATH={HERE}, or use this checkout's own environment (make env)"
     )
 HUB = Path("hub_artifacts")

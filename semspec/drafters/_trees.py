@@ -30,7 +30,7 @@ from semspec.protocols import Kit
 from semspec.types import PROBS, Draft, Room, Sampling
 
 ROOT = -1
-EDGE = 1 - 1e-6
+EDGE = 1 - 1e-6  # times the least chance that is looked for, for rounding
 TREES = ("chain", "static", "dynamic", "sampled")
 
 
