@@ -132,7 +132,7 @@ def test_page_and_excerpt_say_what_was_found() -> None:
     page = tables.page(FOUND)
     assert "| typical | 0.95 [0.83, 0.99] \\* | 2 / 0 | 2.50x [2.25, 2.75] | 2.40x | 80 %" in page
     assert "4 combinations, 40 problems each, a processor" in page
-    assert "one thread per process, 2 processes (drafters) side by side" in page
+    assert "one thread per process, up to 2 processes (drafters) side by side" in page
     assert "- step level/lm/rsd: no reward model" in page
     excerpt = tables.excerpt(FOUND)
     assert "| suffix | 0.95" in excerpt and "| semantic | 0.95" in excerpt
@@ -266,3 +266,13 @@ def test_the_digest_is_of_what_figures_depend_on(
     before = tables.digest()
     options.append("accept=semantic")
     assert tables.digest() != before
+
+
+def test_the_most_processes_side_by_side_are_told_of_code_measured_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "RESULTS", tmp_path / "results.json")
+    assert tables._workers_before("of this code") == 1
+    tables.RESULTS.write_text(json.dumps({"digest": "of this code", "workers": 2}))
+    assert tables._workers_before("of this code") == 2
+    assert tables._workers_before("of other code") == 1
