@@ -117,10 +117,15 @@ class Crowd:
         """Return the seconds of a plain token while all write; ``known``: the price from single queries."""
         return self.rows.token or known
 
+    @property
+    def untried(self) -> bool:
+        """True if drafts were not tried, or a trial that ended without a result has been made up for."""
+        return self.gained is None and not self.owed
+
     def row(self, now: float, known: float) -> int:
         """Return how many tokens a problem has to write plainly now; 0: it drafts."""
         if self.state == "writing":
-            untried = self.gained is None
+            untried = self.untried
             if self.owed > 0 or self.written < SETTLED * self.size:
                 return SHORT if untried else LOOK
             self._gather(now + (SHORT if untried else GATHER) * self.token(known))

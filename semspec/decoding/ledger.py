@@ -128,9 +128,9 @@ class Ledger:
 
     @property
     def tried(self) -> bool:
-        """True if a trial has shown what drafts bring under this load."""
+        """True if drafts were tried under this load."""
         known = self.economy.crowds.known.get(self.economy.company)
-        return known is not None and known.gained is not None
+        return known is not None and not known.untried
 
     @property
     def waking(self) -> float:

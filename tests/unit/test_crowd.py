@@ -182,6 +182,10 @@ def test_a_trial_that_is_left_in_the_middle_has_found_nothing() -> None:
     server.run(server.now + 4 * TOKEN)
     crowd.leave()
     assert crowd.state == "writing" and crowd.gained is None and crowd.owed > 0
+    # until its loss is made up for, rows are as long as where drafts have lost: each row costs a round
+    assert crowd.row(server.now, TOKEN) == LOOK and not crowd.untried
+    crowd.owed = 0.0
+    assert crowd.untried and crowd.row(server.now, TOKEN) <= SHORT
     # drafts that have gained, and are suspected to do so no more, are tried when there are as many again
     again = Crowd(8, "trial", True)
     again.leave()
