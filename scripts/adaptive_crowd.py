@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
+import adaptive_again as again
 from adaptive_rows import (
     SMALL,
     TEXTS,
     Row,
-    all_rows,
     drafts_told,
     equal_texts,
     side_by_side,
@@ -52,7 +52,12 @@ def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
     for size, name, kind, temperature in product(*(of[column] for column in columns)):
         given = {**of, "concurrency": size, "problems": max(of["problems"], MANY * size)}
         todo[_key(size, name, kind, temperature)] = name, kind, temperature, given, None
-    return {"rows": all_rows(todo, kept, engines, of["workers"])}
+    return again.measured(todo, _longer, kept, engines, of)
+
+
+def _longer(given: Mapping[str, Any]) -> int:
+    """Return how many problems a row is measured again with: with 4 at a time what ``again`` says, and as many groups otherwise."""
+    return int(given["again"] * given["concurrency"] // MANY)
 
 
 def _key(size: int, name: str, kind: str, temperature: float) -> str:
@@ -71,6 +76,8 @@ def text(found: Mapping[str, Any]) -> str:
     for name, temperature in product(of["texts"], of["temperatures"]):
         lines += [f"### {TEXTS[name]} (`{name}`, T = {temperature:g})", ""]
         lines += [*_table(rows, of, name, temperature), ""]
+    few, many = f"at least {MANY}", of.get("again", 0) // MANY
+    lines += again.table(found, f"{few} groups", f"{many} groups")
     return "\n".join(lines).rstrip("\n")
 
 

@@ -19,13 +19,13 @@ results/never-slower.json and tables to docs/measurements/never_slower.md.
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
+import adaptive_again as again
 import adaptive_crowd as crowd
 import adaptive_trees as trees
 from adaptive_rows import (
@@ -35,7 +35,6 @@ from adaptive_rows import (
     TEXTS,
     WANTED,
     Row,
-    all_rows,
     answer_alone,
     drafts_told,
     equal_texts,
@@ -49,7 +48,6 @@ from script_kit import check_known, markdown, parser
 
 from semspec.engines.pool import Engines
 from semspec.results.code_digest import code_digest
-from semspec.results.metrics import Interval
 from semspec.storage import provenance
 
 CLOCK_NAMES = {"usual": "each pass at its usual price", "wall": "wall clock", "cpu": "CPU time"}
@@ -61,7 +59,6 @@ WHOLE: dict[str, list[Any]] = {
     "temperatures": [0.0, 0.6],
 }
 ROOTS = ("Solver", "Solve", "central")
-AGAIN = ", again"  # marks the second measurement of a row among the saved ones
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -82,7 +79,7 @@ def text(found: Mapping[str, Any]) -> str:
                 f"interval entirely below {WANTED:.2f}x",
             ],
             [
-                [f"{what}, {clock}", *_places([of_row(row, short) for row in rows.values()])]
+                [f"{what}, {clock}", *again.places([of_row(row, short) for row in rows.values()])]
                 for what, of_row in (
                     ("From question to answer", speed),
                     ("Answers alone", answer_alone),
@@ -114,7 +111,7 @@ def text(found: Mapping[str, Any]) -> str:
             for d in of["drafters"]
         ]
         lines += [*markdown(headings, cells), ""]
-    lines += _again(found)
+    lines += again.table(found, *(f"{of[name]} problems" for name in ("problems", "again")))
     return "\n".join(lines).rstrip("\n")
 
 
@@ -125,15 +122,6 @@ def _together(
     keys = [f"{drafter}/{text}/{temperature:g}" for text in texts]
     groups = [group for key in keys if key in rows for group in rows[key]["groups"]]
     return spoken({"groups": groups}, clock) if groups else ""
-
-
-def _places(found: Sequence[tuple[float, Interval | None]]) -> list[str]:
-    """Count the rows by where their intervals lie: at the aim or above, across it, or below."""
-    ends = [(value, *(bounds or (-math.inf, math.inf))) for value, bounds in found]
-    above = sum(low >= WANTED for _, low, _ in ends)
-    below = sum(high < WANTED for _, _, high in ends)
-    missed = sum(value < WANTED for value, _, _ in ends) - below
-    return list(map(str, (above, len(ends) - above - missed - below, missed, below)))
 
 
 def _cells(rows: Mapping[float, Mapping[str, Any]], name: str) -> list[str]:
@@ -162,7 +150,10 @@ def main() -> int:
             0,
             "problems per row; default: 16, with --trees 48; with --at-once, at least four groups",
         ),
-        again=(64, "problems of rows that miss the aim and are measured again; 0: none are"),
+        again=(
+            again.PROBLEMS,
+            "problems of rows that miss the aim and are measured again, with --at-once as many groups as that is fours; 0: none are",
+        ),
         workers=(1, "rows to measure at a time, each on a core of its own"),
         drafters=([], "which drafters; default: all"),
         texts=([], "which texts; default: all"),
@@ -195,9 +186,9 @@ def main() -> int:
         of[name] = [type(every[0])(one) for one in getattr(a, name)] or every
     check_known(of.get("drafters", ()), DRAFTERS)
     check_known(of.get("texts", ()), TEXTS)
+    of["again"] = 0 if a.trees else a.again
     if alone:
         of["concurrency"] = 1
-        of["again"] = 0 if a.trees else a.again
     if a.cpu:
         vars(time)["perf_counter"] = time.process_time
     kept = Kept(ROOT / f"runs/{figures.name}.json", {**of, "digest": digest(), "cpu": a.cpu})
@@ -217,43 +208,7 @@ def _rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]
         f"{name}/{kind}/{temperature:g}": (name, kind, temperature, of, None)
         for name, kind, temperature in product(of["drafters"], of["texts"], of["temperatures"])
     }
-    rows = all_rows(todo, kept, engines, of["workers"])
-    longer = {**of, "problems": of["again"]}
-    again: dict[str, Row] = {
-        key + AGAIN: (*todo[key][:3], longer, None)
-        for key, row in rows.items()
-        if speed(row, "usual")[0] < WANTED
-    }
-    found = all_rows(again, kept, engines, of["workers"]) if of["again"] else {}
-    return {"rows": rows, "again": {key.removesuffix(AGAIN): row for key, row in found.items()}}
-
-
-def _again(found: Mapping[str, Any]) -> list[str]:
-    """Return the table of the rows that were measured again, with its heading; nothing if there are none."""
-    again, rows = found.get("again", {}), found["rows"]
-    if not again:
-        return []
-    *_, missed, entirely = map(int, _places([speed(row, "usual") for row in again.values()]))
-    few, many = (f"{found['of'][name]} problems" for name in ("problems", "again"))
-    headings = [
-        "",
-        *(f"{count}, usual price [95 %] (answers alone)" for count in (few, many)),
-        f"{many}, wall clock [95 %] (answers alone)",
-        "rounds with a draft; tokens drafted, accepted per draft",
-    ]
-    cells = [
-        [key, spoken(rows[key], "usual"), spoken(row, "usual"), spoken(row), drafts_told(row)]
-        for key, row in again.items()
-    ]
-    return [
-        f"### Rows below {WANTED:.2f}x, measured again with {many}",
-        "",
-        f"These runs are new and contain nothing of the first ones, so that rows that were low by chance are not low here."
-        f" {missed + entirely} of {len(again)} rows are below {WANTED:.2f}x again, {entirely} with the whole interval.",
-        "",
-        *markdown(headings, cells),
-        "",
-    ]
+    return again.measured(todo, lambda given: given["again"], kept, engines, of)
 
 
 if __name__ == "__main__":

@@ -68,10 +68,15 @@ class Lockstep(Way[T]):
     def _next(self) -> list[Running[T]]:
         """Return the plans whose queries are answered now.
 
-        If some plans wait for the target and others draft, drafts come first, so that then all share the target's pass.
-        After ``SPARED`` such turns in a row all are answered: some rules ask the small model for as long as it is sure.
+        If some plans wait for a pass of the target and others draft, drafts come first, so that then all share the pass.
+        Reading the target's embeddings, which takes no pass, is part of drafting here. After ``SPARED`` such turns in a row
+        all are answered: some rules ask the small model for as long as it is sure.
         """
-        drafting = [one for one in self.running if all(q.model != "target" for q in one.queries)]
+        drafting = [
+            one
+            for one in self.running
+            if all(q.model != "target" or not q.passes for q in one.queries)
+        ]
         first = 0 < len(drafting) < len(self.running) and self._spared < SPARED
         self._spared = self._spared + 1 if first else 0
         return drafting if first else list(self.running)

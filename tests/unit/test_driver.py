@@ -21,7 +21,7 @@ from semspec.errors import UserError
 from semspec.loop import Speculation, speculate
 from semspec.protocols import Kit, Plan
 from semspec.rules.lossless import Lossless
-from semspec.types import Answer, Context, Draft, Generate, Query, Role, Room, Sampling
+from semspec.types import EMBEDDINGS, Answer, Context, Draft, Generate, Query, Role, Room, Sampling
 from tests.support.law import PROMPT, toy_kit
 
 
@@ -275,6 +275,29 @@ def test_drafts_come_first_where_others_wait_for_the_target() -> None:
     given = [(contexts[0], drafted(contexts[0])), (contexts[1], write("target", contexts[1], random.Random(2), 1))]  # fmt: skip
     list(Driver(engines, Costs()).run(given, 2))  # type: ignore[arg-type]
     assert asked == [("draft", [0]), ("draft", [0]), ("target", [0, 1])]
+
+
+def test_who_reads_embeddings_for_a_draft_does_not_wait_for_those_who_write() -> None:
+    """Reading the target's embeddings takes no pass, but its answer comes with that of the whole batch."""
+    asked: list[list[tuple[int, bool]]] = []
+
+    class Noting(ToyEngine):
+        def answer(self, queries: Sequence[Query]) -> list[Answer]:
+            asked.append([(query.context.key, query.passes) for query in queries])
+            if all(query.passes for query in queries):
+                return super().answer(queries)
+            return [Answer() for _ in queries]
+
+    def drafted(context: Context) -> Plan[list[int]]:
+        for _ in range(2):
+            yield Query("target", context, Sampling(1.0), random.Random(0), reads=(EMBEDDINGS,))
+        return (yield from write("target", context, random.Random(1), 1))
+
+    engines = {"target": Noting(Toy().models()["target"].logits)}
+    contexts = [Context(key, [0, 1]) for key in range(2)]
+    given = [(contexts[0], drafted(contexts[0])), (contexts[1], write("target", contexts[1], random.Random(2), 1))]  # fmt: skip
+    list(Driver(engines, Costs()).run(given, 2))  # type: ignore[arg-type]
+    assert asked == [[(0, False)], [(0, False)], [(0, True), (1, True)]]
 
 
 def test_who_waits_for_the_target_is_not_kept_waiting_by_drafts() -> None:
