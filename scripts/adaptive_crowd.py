@@ -56,8 +56,13 @@ def rows(of: Mapping[str, Any], kept: Kept, engines: Engines) -> dict[str, Any]:
 
 
 def _longer(given: Mapping[str, Any]) -> int:
-    """Return how many problems a row is measured again with: with 4 at a time what ``again`` says, and as many groups otherwise."""
-    return int(given["again"] * given["concurrency"] // MANY)
+    """Return how many problems a row is measured again with."""
+    return _groups_again(given) * int(given["concurrency"])
+
+
+def _groups_again(of: Mapping[str, Any]) -> int:
+    """Return how many groups a row is measured again with: ``again`` counts problems, 4 in a group."""
+    return int(of["again"]) // MANY
 
 
 def _key(size: int, name: str, kind: str, temperature: float) -> str:
@@ -76,8 +81,7 @@ def text(found: Mapping[str, Any]) -> str:
     for name, temperature in product(of["texts"], of["temperatures"]):
         lines += [f"### {TEXTS[name]} (`{name}`, T = {temperature:g})", ""]
         lines += [*_table(rows, of, name, temperature), ""]
-    few, many = f"at least {MANY}", of.get("again", 0) // MANY
-    lines += again.table(found, f"{few} groups", f"{many} groups")
+    lines += again.table(found, f"at least {MANY} groups", f"{_groups_again(of)} groups")
     return "\n".join(lines).rstrip("\n")
 
 

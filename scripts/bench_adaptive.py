@@ -152,7 +152,7 @@ def main() -> int:
         ),
         again=(
             again.PROBLEMS,
-            "problems of rows that miss the aim and are measured again, with --at-once as many groups as that is fours; 0: none are",
+            "problems of rows that miss the aim and are measured again (with --at-once: a quarter as many groups); 0: none are",
         ),
         workers=(1, "rows to measure at a time, each on a core of its own"),
         drafters=([], "which drafters; default: all"),
