@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from semspec.decoding.budget_hindsight import Hindsight
-from semspec.decoding.budget_prospects import FIRST_TREES, UNTRIED
+from semspec.decoding.budget_prospects import DEEP, FIRST_TREES, UNTRIED
 from semspec.decoding.costs import ASK, CHAIN
 from semspec.decoding.economy import NET, TREES, TRIES
 from semspec.decoding.experience import EXPLORE
@@ -195,8 +195,16 @@ class Adaptive(Hindsight):
             return
         self._asked = self.longest
         if wakes:
-            self._asked, _, self.chain = self._best()
+            units, _, self.chain = self._best()
+            self._asked = self._not_far(units, self.chain)
         ledger.wake(wakes)
+
+    def _not_far(self, units: int, chain: bool) -> int:
+        """Return at most about twice a length that drafts have reached: all problems draft at once, before any can learn from another."""
+        word = "chain" if chain else "before"
+        while units > PROBE and not self.economy.beliefs.tried((word, DEEP[units // 2 - 1])):
+            units //= 2
+        return units
 
     def _best(self) -> tuple[int, float, bool]:
         """Return the length with the best token rate, its expected loss in plain tokens, and whether it is a chain.

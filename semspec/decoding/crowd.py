@@ -6,7 +6,8 @@ few rounds, and its tokens are compared with what plain writing brings in the sa
 counted again every few rounds. Otherwise all write until the trial's loss is below ``EXPLORE`` of the time since.
 
 A plain token takes longer as the texts grow. So all write for a moment and try again when drafts seem to lose after they
-have gained, and now and then while they gain.
+have gained, and now and then while they gain. And a failed trial tells what a token takes with drafts: once a plain token
+takes longer than that, they are tried again at once.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ SLACK = 0.02  # share of their time that drafts may lose by chance
 # at the same time
 AHEAD = 8.0
 FADES = 0.995  # weight of earlier rows at each new one
+FAR = 2.0  # times a plain token's time: drafts whose tokens take longer hardly pay soon
+DEARER = 1.15  # times what a token took with drafts that a plain one has to take before they are tried again at once
 ROUNDING = 1e-6  # of a token
 State = Literal["writing", "gathering", "trial", "drafting"]
 
@@ -63,8 +66,10 @@ class Crowds:
                 return under_way
         self.part()
         found = self.known.setdefault(size, Crowd(size))
-        if others := [known for known in self.known if known != size]:
-            found.expect(self.known[nearest(others, size)])
+        others = [known for known in self.known if known != size]
+        tried = [known for known in others if self.known[known].gained is not None]
+        if others:
+            found.expect(self.known[nearest(tried or others, size)])
         found.enter(now)
         self._size, self._since = size, None
         return found
@@ -85,37 +90,57 @@ class Crowd:
     gained: bool | None = None  # result of the last trial, here or under the load before
     owed: float = 0.0  # plain tokens lost in trials and not yet made up for
     written: float = 0.0  # tokens of all problems while all wrote
+    own: bool = False  # ``gained`` is the result of a trial under this load
     rows: Rows = field(default_factory=Rows, init=False)  # of these tokens
+    # seconds of a token in the last trial, if it failed; 0: none did
+    price: float = field(default=0.0, init=False)
+    _latest: Rows = field(
+        default_factory=Rows, init=False
+    )  # of about a row of each problem since that trial
     _due: float = field(default=0.0, init=False)  # when the gathering problems end their rows
     _began: float = field(default=0.0, init=False)  # rounds that began earlier are mixed
     _settling: int = field(default=0, init=False)  # rounds until all draft
     _gain: float = field(default=0.0, init=False)  # plain tokens since the last count
     # part of the drafts' gain that may be lost again
     _ahead: float = field(default=0.0, init=False)
-    # loss that caused the doubt: the next trial has to make up for it
-    _doubt: float = field(default=0.0, init=False)
+    # seconds and tokens of the drafts that caused a doubt: the next trial has to make up for their loss
+    _doubt: tuple[float, float] | None = field(default=None, init=False)
+    _doubted: float | None = field(
+        default=None, init=False
+    )  # when all were told to write for a moment
     # loss of a whole trial, including waking the drafters
     _lost: float = field(default=0.0, init=False)
     _joined: int = field(default=0, init=False)  # rows begun while gathering
     _drafted: int = field(default=0, init=False)  # tokens of all problems since all wrote
     _spent: float = field(default=0.0, init=False)  # plain tokens of time behind ``_gain``
     _rounds: int = field(default=0, init=False)
+    _known: float = field(
+        default=0.0, init=False
+    )  # seconds of a plain token by the price of single queries
+    # times that price for a plain token among others under the load before
+    _above: float = field(default=1.0, init=False)
 
     def expect(self, other: Crowd) -> None:
         """Take over another load's result if this load has none; drafts gain least where many problems share the passes."""
-        if self.gained is None:
-            more = self.size / other.size
-            self.gained = other.gained
-            if other.gained is False:
-                self.owed = other.owed * more
-                # few problems may gain where many lose, but a short-lived load is not worth a trial
-                if more < 1:
-                    self.owed = min(self.owed, EXPLORE * LASTS * self.size)
-            self.state = "drafting" if other.gained else "writing"
+        self._above = other.above
+        if self.own or other.gained is None or other.gained is self.gained:
+            return
+        more = self.size / other.size
+        self.gained, self.owed = other.gained, other.owed * more
+        # few problems may gain where many lose, but a short-lived load is not worth a trial
+        if more < 1:
+            self.owed = min(self.owed, EXPLORE * LASTS * self.size)
+        self.state = "drafting" if other.gained else "writing"
+
+    @property
+    def above(self) -> float:
+        """Return the measured price of a plain token over that of single queries."""
+        return self.rows.token / self._known if self.rows.token and self._known else self._above
 
     def token(self, known: float) -> float:
         """Return the seconds of a plain token while all write; ``known``: the price from single queries."""
-        return self.rows.token or known
+        self._known = known
+        return self.rows.token or known * self._above
 
     @property
     def untried(self) -> bool:
@@ -126,9 +151,14 @@ class Crowd:
         """Return how many tokens a problem has to write plainly now; 0: it drafts."""
         if self.state == "writing":
             untried = self.untried
-            if self.owed > 0 or self.written < SETTLED * self.size:
-                return SHORT if untried else LOOK
-            self._gather(now + (SHORT if untried else GATHER) * self.token(known))
+            if (self.owed > 0 and not self._pays_now) or self.written < SETTLED * self.size:
+                return SHORT if untried else LOOK if self._far else GATHER
+            soon = untried or self.owed > 0
+            self._gather(now + (SHORT if soon else GATHER) * self.token(known))
+        elif self._doubted is not None and now > self._doubted:
+            # not at once: in the turn in which the doubt arose, others draft once more and would make the rows wait
+            self._doubted = None
+            self._gather(now + SHORT * self.token(known))
         if self.state == "gathering":
             self._joined += 1
             if self._joined == max(1, self.size // 2):
@@ -137,16 +167,32 @@ class Crowd:
             left = (self._due - now) / self.token(known)
             if left >= 1:
                 return min(math.ceil(left - ROUNDING), LOOK)
+            # after a failed trial, a slow moment may have made plain tokens look dear
+            if self.owed > 0 and self.token(known) < self.price:
+                self.state, self._latest = "writing", Rows()
+                return GATHER
             self.state, self._lost, self._drafted = "trial", 0.0, 0
             self._count(now, self.size)
         return 0
 
+    @property
+    def _pays_now(self) -> bool:
+        """True if a plain token takes longer now than a token in the trial that failed."""
+        enough = self._latest.tokens >= SHORT * self.size
+        return enough and self._latest.token > DEARER * self.price > 0
+
+    @property
+    def _far(self) -> bool:
+        """True if a plain token would have to take much longer before drafts are tried again at once."""
+        return not 0 < self.price < FAR * (self._latest.token or self.rows.token)
+
     def _gather(self, due: float) -> None:
         """Let all write up to the same moment, and draft from then on."""
-        if self.state == "drafting":
+        if self.state == "drafting" or self.owed > 0:
             self._began = math.inf
-            # old prices of plain tokens count less than those about to be measured
-            self.rows.fade(min(1.0, SHORT / 4 * self.size / max(self.rows.tokens, 1.0)))
+            # old prices of plain tokens count less than those about to be measured, and hardly at all after a failed trial
+            few = 1 if self.owed > 0 else SHORT / 4
+            self.rows.fade(min(1.0, few * self.size / max(self.rows.tokens, 1.0)))
         self.state, self._due, self._joined = "gathering", due, 0
 
     def _count(self, now: float, settling: int = 0) -> None:
@@ -175,6 +221,8 @@ class Crowd:
             if not reads and began >= self._began:
                 self.rows.fade(FADES)
                 self.rows.add(now - began, tokens)
+                self._latest.fade(1 - 1 / max(self.size, SHORT))
+                self._latest.add(now - began, tokens)
             return
         if reads or began < self._began:
             return
@@ -200,21 +248,26 @@ class Crowd:
         if self._rounds < enough:
             return
         if trial:
-            self.gained = self._gain >= self._doubt
-            self._doubt = 0.0
+            seconds, kept = self._doubt or (0.0, 0.0)
+            self.gained = self._gain >= seconds / self.token(known) - kept
+            self.own, self._doubt = True, None
+            times = max(self._spent / (self._spent + self._gain), 1.0)  # as long as a plain token
+            self.price = 0.0 if self.gained else times * self.token(known)
+            self._latest = Rows()
         if not self.gained:
             self._end(self._lost)
-            self._began = now
+            self._began = math.nextafter(now, math.inf)  # in this turn, others draft once more
             return
-        self.state = "drafting"
+        self.state, self.owed = "drafting", 0.0
         self._ahead += self._gain + SLACK * self._spent
-        self._doubt = max(-self._ahead, 0.0)
+        if self._ahead < 0:
+            self._doubt = self._spent * self.token(known), self._spent + self._ahead
+        if self._doubt or self._drafted > CHECK * self.size:
+            self._doubted = now
         self._ahead = min(max(self._ahead, 0.0), AHEAD * self.size)
         self._count(now)
-        if self._doubt or self._drafted > CHECK * self.size:
-            self._gather(now + SHORT * self.token(known))
 
     def _end(self, lost: float) -> None:
         """Let all write until this loss is made up for."""
         self.state = "writing"
-        self.owed = min(max(lost, 0.0), DEBT * self.size)
+        self.owed = min(self.owed + max(lost, 0.0), DEBT * self.size)

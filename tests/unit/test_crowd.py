@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from itertools import count
 
 import pytest
 
-from semspec.decoding.crowd import CHECK, HOLD, LASTS, LOOK, SETTLED, SHORT, Crowd
+from semspec.decoding.crowd import CHECK, DEARER, HOLD, LASTS, LOOK, SETTLED, SHORT, Crowd, Crowds
 from semspec.decoding.economy import Economy
 from semspec.decoding.experience import DEBT, EXPLORE
 from tests.support.costs import table
@@ -145,6 +146,97 @@ def test_a_plain_token_that_has_grown_dearer_is_measured_again() -> None:
     assert server.run(400) > 0.95 * plain(8) / 1.5 * 5 / 4
 
 
+@pytest.mark.parametrize("size", [2, 16, 64])
+def test_drafts_are_tried_again_once_a_plain_token_takes_longer_than_one_with_drafts(
+    size: int,
+) -> None:
+    """What six tokens took with drafts, seven plain ones did; then plain tokens grow dearer, as in longer texts."""
+
+    def price(now: float) -> float:
+        return TOKEN * min(max(now / 20, 1.0), 2.0)
+
+    server = Server(Crowd(size), lambda now: 7.0 * TOKEN / price(now), kept=6, price=price)
+    server.run(20)
+    assert server.crowd.gained is False
+    before = server.trials
+    server.run(40)
+    assert server.crowd.gained and server.trials <= before + 2
+    assert server.run(60) > 0.9 * plain(size) * 6 / 7
+
+
+@pytest.mark.parametrize("size", [4, 64])
+def test_drafts_whose_tokens_grow_dearer_too_are_tried_a_few_times(size: int) -> None:
+    server = Server(
+        Crowd(size),
+        lambda now: 7.0,
+        kept=6,
+        price=lambda now: TOKEN * min(max(now / 20, 1.0), 2.0),
+    )
+    server.run(20)
+    assert server.run(100) > 0.97 * server.tokens / server.now * 0.5  # half as fast as at first
+    assert server.crowd.gained is False
+    assert server.trials <= 1 + math.log(2.0 * 7 / 6, DEARER) + 1
+
+
+def test_a_slow_moment_is_no_reason_to_try_drafts_that_have_failed() -> None:
+    """Prompts of others were read meanwhile: the rows before the trial show that it has passed."""
+    crowd, now = Crowd(16, "writing", False, owed=50.0, own=True), 1.0
+    crowd.price = 1.2 * TOKEN
+    crowd.rows.add(1000 * TOKEN, 1000)
+    for _ in range(16):
+        crowd.closed(32, now, now + 32 * 2.0 * TOKEN, TOKEN, False)
+    now += 32 * 2.0 * TOKEN
+    rows = [crowd.row(now, TOKEN) for _ in range(16)]
+    assert crowd.state == "gathering"
+    for row in rows:
+        crowd.closed(row, now, now + row * TOKEN, TOKEN, False)
+    now = now + max(rows) * TOKEN + 1.0
+    assert crowd.row(now, TOKEN) > 0 and crowd.state == "writing"
+    assert crowd.row(now, TOKEN) > 0 and crowd.state == "writing"  # and not again at once
+
+
+def test_a_doubt_that_the_price_of_a_plain_token_explains_is_dropped() -> None:
+    """Drafts seemed to lose a fifth by an old price. By the new one they gain as much."""
+    crowd, size = Crowd(16, "drafting", True), 16
+    crowd.rows.add(TOKEN * 64, 64)
+    for _ in range(4 * size):
+        crowd.closed(4, 1.0, 1.0 + 5 * TOKEN, TOKEN, False)
+    now = 2.0
+    assert crowd.row(1.0 + 5 * TOKEN, TOKEN) == 0  # as the others in this turn
+    rows = [crowd.row(now, TOKEN) for _ in range(size)]
+    assert crowd.state == "gathering"
+    now += rows[0] * 1.5 * TOKEN
+    for row in rows:
+        crowd.closed(row, 2.0, now, TOKEN, False)
+    assert crowd.row(now, TOKEN) == 0 and crowd.state == "trial"
+    for _ in range(5):
+        for _ in range(size):
+            crowd.closed(4, now, now + 5 * TOKEN, TOKEN, False)
+        now += 5 * TOKEN
+    assert crowd.gained and crowd.state == "drafting"
+
+
+def test_a_plain_token_among_others_is_expected_to_be_as_dear_as_under_the_load_before() -> None:
+    many, few = Crowd(64, "drafting", True, own=True), Crowd(32)
+    many.rows.add(64 * 1.5 * TOKEN, 64)
+    many.token(TOKEN)
+    few.expect(many)
+    assert few.token(0.6 * TOKEN) == pytest.approx(0.9 * TOKEN)
+    few.rows.add(64 * TOKEN, 64)
+    assert few.token(0.6 * TOKEN) == pytest.approx(TOKEN)
+
+
+def test_a_load_without_a_trial_follows_the_nearest_with_one() -> None:
+    crowds = Crowds()
+    crowds.known[16] = Crowd(16)
+    crowds.known[64] = many = Crowd(64, "drafting", True, own=True)
+    few = crowds.running(32, 0.0, TOKEN)
+    assert few.gained and few.state == "drafting"
+    crowds.part()
+    many.gained, many.state, many.owed = False, "writing", 20.0
+    assert crowds.running(32, 1.0, TOKEN) is few and few.gained is False and few.owed > 0
+
+
 def test_a_pause_of_the_machine_is_no_judgement_for_ever() -> None:
     crowd = Crowd(8)
     slow = Server(crowd, lambda now: 50.0, kept=5)
@@ -162,7 +254,7 @@ def test_a_round_with_a_prompt_is_not_counted() -> None:
 
 
 def test_what_is_known_of_one_load_is_expected_of_another() -> None:
-    gained, lost = Crowd(8, "drafting", True), Crowd(8, "writing", False, owed=40.0)
+    gained, lost = Crowd(8, "drafting", True), Crowd(8, "writing", False, owed=40.0, own=True)
     for size in (2, 32):
         one, other = Crowd(size), Crowd(size)
         one.expect(gained)
@@ -217,7 +309,8 @@ def test_an_economy_keeps_one_for_each_load_that_lasts() -> None:
     assert first.state == "drafting"
     for _ in range(200):
         first.closed(1, now, now + 20.0 * token, token, False)
-    assert first.state == "gathering"
+    assert first.row(now + 20.0 * token, token) == 0  # as the others in this turn
+    assert first.row(now + 21.0 * token, token) > 0 and first.state == "gathering"
     one.crowds.part()  # but one is left
     assert one.crowd(now + 1.0) is first and first.row(now + 30.0 * token, token) == 0
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import chain, combinations
+from itertools import chain, combinations, pairwise
 from typing import Any
 
 import pytest
 
 from semspec.decoding.beliefs import MEMORY, Beliefs, deep, likely
-from semspec.decoding.budget import SHADOWED, Adaptive
+from semspec.decoding.budget import PROBE, SHADOWED, Adaptive
 from semspec.decoding.budget_copied_steps import COPIES, CopiedSteps
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import CHAIN, WATCH, Costs, Curve
@@ -192,6 +192,21 @@ def test_a_tree_of_which_one_path_stays_becomes_a_chain() -> None:
     draft = drafted(pace, [5, 6, 7, 8], [-1, -1, 0, 0], likely=probabilities)
     assert (draft.tokens, draft.parents, draft.ends) == ([5, 7], None, [1, 2])
     assert draft.likely == [0.97, 0.97]
+
+
+def test_where_all_draft_at_once_a_draft_is_at_most_twice_as_long_as_one_that_was_kept() -> None:
+    """Otherwise sixteen drafts of full length would follow the first few tokens that were kept."""
+    costs = table(units=0.01, fed=0.01, together=16)
+    costs.load, costs.fixed, costs.clock = 16, False, 1.0
+    one, asked = economy(costs, 0.9), list[int]()
+    crowd = one.crowd(1.0)
+    crowd.state, crowd.gained = "drafting", True
+    pace = Adaptive(economy=one, longest=48)
+    for _ in range(6):
+        asked.append(pace.units())
+        went(pace, drafted(pace, list(range(asked[-1]))), asked[-1])
+    assert asked[0] <= PROBE and max(asked) > 24
+    assert all(later // 2 <= before for before, later in pairwise(asked))
 
 
 HEATS = ("new", "0", "1", "2")
