@@ -13,7 +13,7 @@ takes longer than that, they are tried again at once.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from semspec.decoding.costs import nearest
@@ -114,9 +114,13 @@ class Crowd:
     _drafted: int = field(default=0, init=False)  # tokens of all problems since all wrote
     _spent: float = field(default=0.0, init=False)  # plain tokens of time behind ``_gain``
     _rounds: int = field(default=0, init=False)
-    _known: float = field(
-        default=0.0, init=False
-    )  # seconds of a plain token by the price of single queries
+    # when the latest rows began and ended, tokens of the longest of them, their number, and the sums before them
+    _batch: tuple[float, float] = field(default=(0.0, 0.0), init=False)
+    _longest: int = field(default=0, init=False)
+    _batched: int = field(default=0, init=False)
+    _before: tuple[Rows, Rows] = field(default_factory=lambda: (Rows(), Rows()), init=False)
+    # seconds of a plain token by the price of single queries
+    _known: float = field(default=0.0, init=False)
     # times that price for a plain token among others under the load before
     _above: float = field(default=1.0, init=False)
 
@@ -213,16 +217,28 @@ class Crowd:
         else:
             self._end(self._lost if self.state == "trial" else 0.0)
 
-    def closed(self, tokens: int, began: float, now: float, known: float, reads: bool) -> None:
-        """Count a round of one problem; ``reads``: it also read its prompt."""
+    def closed(
+        self,
+        tokens: int,
+        began: float,
+        now: float,
+        known: float,
+        reads: bool,
+        writing: float = 0.0,
+        besides: float = 0.0,
+    ) -> None:
+        """Count a round of one problem.
+
+        ``reads``: it also read its prompt. Of a round without a draft, ``writing`` are the seconds that the target wrote (0: all of
+        them), and ``besides`` those that were not the target's.
+        """
         if self.state in ("writing", "gathering"):
             self.written += tokens
             self.owed = max(self.owed - EXPLORE * tokens, 0.0)
             if not reads and began >= self._began:
-                self.rows.fade(FADES)
-                self.rows.add(now - began, tokens)
-                self._latest.fade(1 - 1 / max(self.size, SHORT))
-                self._latest.add(now - began, tokens)
+                # while drafts rest, rows are ``LOOK`` tokens long, which share what lies between two rows
+                seconds = (writing or now - began) + besides * min(tokens / LOOK, 1.0)
+                self._wrote(tokens, seconds, (began, now))
             return
         if reads or began < self._began:
             return
@@ -240,9 +256,9 @@ class Crowd:
         self._rounds += 1
         trial = self.state == "trial"
         enough = max((ROUNDS if trial else AGAIN) * self.size, LEAST)
-        # after a doubt, one easy passage proves little
-        clear = -self._gain if self._doubt else abs(self._gain)
-        if trial and clear > CLEARLY * self._spent:
+        # one easy passage proves little after a doubt, and nothing new while drafts gain
+        clear = abs(self._gain) if trial and not self._doubt else -self._gain
+        if clear > CLEARLY * self._spent:
             each = 1 if clear > HOPELESS * self._spent else 2
             enough = min(enough, max(each * self.size, SOON))
         if self._rounds < enough:
@@ -266,6 +282,25 @@ class Crowd:
             self._doubted = now
         self._ahead = min(max(self._ahead, 0.0), AHEAD * self.size)
         self._count(now)
+
+    def _wrote(self, tokens: int, seconds: float, batch: tuple[float, float]) -> None:
+        """Count a row for the price of a plain token.
+
+        All rows of a batch, which began and ended together, took as long as its longest: the other texts ended within it.
+        """
+        if batch != self._batch:
+            self._batch, self._batched, self._longest = batch, 0, 0
+            self._before = replace(self.rows), replace(self._latest)
+        again = self._batched if tokens > self._longest else 0
+        if again:  # shorter ones were counted as if they had taken all that time
+            self.rows, self._latest = map(replace, self._before)
+        self._longest = max(tokens, self._longest)
+        for _ in range(again + 1):
+            self.rows.fade(FADES)
+            self.rows.add(seconds, self._longest)
+            self._latest.fade(1 - 1 / max(self.size, SHORT))
+            self._latest.add(seconds, self._longest)
+        self._batched += 1
 
     def _end(self, lost: float) -> None:
         """Let all write until this loss is made up for."""

@@ -185,7 +185,8 @@ class Ledger:
                 crowd = economy.crowd(now)
                 # otherwise the load has just changed, and a token has another price
                 if crowd.size == economy.company:
-                    crowd.closed(tokens, since, now, economy.token, self.rounds == 1)
+                    row = self._row(done, now - since, resting)
+                    crowd.closed(tokens, since, now, economy.token, self.rounds == 1, *row)
             return tokens - predicted
         first = self.rounds == 1
         unseen = not done.drafted and (resting or not self.watches)
@@ -210,6 +211,15 @@ class Ledger:
         if asked or not unseen:
             self.source.settle(paid, min(gain, 0.0) if first else gain)
         return gain
+
+    def _row(self, done: Round, elapsed: float, resting: bool) -> tuple[float, float]:
+        """Return the seconds that the target wrote, as if no drafter read along, and those besides; without stamped answers, all are writing."""
+        writing, tokens = done.seconds.get("write", 0.0) or elapsed, len(done.tokens)
+        besides = max(elapsed - writing, 0.0)
+        if self.watches and not resting:
+            watched = self.economy.writing(tokens, watched=True)
+            writing *= min(self.economy.writing(tokens) / watched, 1.0) if watched else 1.0
+        return writing, besides
 
     @property
     def _first_question(self) -> float:

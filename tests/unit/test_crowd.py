@@ -226,6 +226,36 @@ def test_a_plain_token_among_others_is_expected_to_be_as_dear_as_under_the_load_
     assert few.token(0.6 * TOKEN) == pytest.approx(TOKEN)
 
 
+@pytest.mark.parametrize("lengths", [(16, 16, 9, 3), (3, 9, 16, 16), (9, 16, 3, 16)])
+def test_texts_that_end_within_a_row_do_not_make_its_tokens_look_dear(
+    lengths: tuple[int, ...],
+) -> None:
+    """All rows of a batch are answered when its longest is done."""
+    crowd = Crowd(4)
+    for number in range(30):
+        began = 1.0 + number
+        for tokens in lengths:
+            crowd.closed(tokens, began, began + 16 * TOKEN, TOKEN, False)
+    assert crowd.rows.token == pytest.approx(TOKEN, rel=0.02)
+
+
+def test_what_lies_between_short_rows_counts_as_between_long_ones() -> None:
+    crowd = Crowd(4)
+    for number in range(30):
+        began = 1.0 + number
+        for _ in range(4):
+            crowd.closed(16, began, began + 24 * TOKEN, TOKEN, False, 16 * TOKEN, 8 * TOKEN)
+    assert crowd.rows.token == pytest.approx(TOKEN * (1 + 8 / LOOK))
+
+
+def test_drafts_that_clearly_lose_are_doubted_after_a_round_each() -> None:
+    crowd, size = Crowd(16, "drafting", True), 16
+    for _ in range(size):
+        crowd.closed(3, 1.0, 1.0 + 12 * TOKEN, TOKEN, False)
+    later = 1.0 + 24 * TOKEN
+    assert crowd.row(later, TOKEN) > 0 and crowd.state == "gathering"
+
+
 def test_a_load_without_a_trial_follows_the_nearest_with_one() -> None:
     crowds = Crowds()
     crowds.known[16] = Crowd(16)

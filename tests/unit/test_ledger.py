@@ -7,12 +7,13 @@ from random import Random
 import pytest
 
 from semspec.decoding.budget import Adaptive
+from semspec.decoding.costs import WATCH
 from semspec.decoding.crowd import LOOK, SHORT
 from semspec.decoding.economy import TRIES, Economy
 from semspec.decoding.experience import DEBT, ENOUGH, OUTLIER
 from semspec.decoding.ledger import ROUGH, Ledger
 from semspec.types import Answer, Context, Draft, Generate, Query, Round, Sampling
-from tests.support.costs import table
+from tests.support.costs import SIZES, table
 
 TOKEN = 0.03  # seconds of a plain token
 
@@ -173,6 +174,22 @@ def test_rounds_of_all_problems_are_counted_but_for_those_with_a_prompt() -> Non
         pace.units()
         passes(pace, 8, drafted(0))
     assert crowd.state == "drafting"
+
+
+@pytest.mark.parametrize("resting", [True, False])
+def test_reading_along_does_not_make_plain_tokens_look_dear(resting: bool) -> None:
+    """A row takes a quarter longer with it, which is not what the target alone would take."""
+    one, longer = economy(load=2), 1.0 if resting else 1.25
+    for size in SIZES:
+        one.costs.add("target", WATCH, 2, size, 1.25 * TOKEN * size)
+    ledger = Ledger(one, watches=True)
+    crowd = one.crowd(0.0)
+    for _ in range(10):
+        ledger.begin()
+        row = Round(handed=[0] * 64, seconds={"write": 64 * one.token * longer})
+        one.costs.answered(one.costs.clock + 64 * one.token * longer)
+        ledger.close(row, 64.0, False, resting)
+    assert crowd.rows.token == pytest.approx(one.token, rel=0.01)
 
 
 @pytest.mark.parametrize("whose", ["its own", "another's", "nobody's"])
