@@ -105,9 +105,13 @@ class Crowd:
     _ahead: float = field(default=0.0, init=False)
     # seconds and tokens of the drafts that caused a doubt: the next trial has to make up for their loss
     _doubt: tuple[float, float] | None = field(default=None, init=False)
-    _doubted: float | None = field(
-        default=None, init=False
-    )  # when all were told to write for a moment
+    # when it arose: all write for a moment from the next turn on
+    _doubted: float | None = field(default=None, init=False)
+    # gain since drafts were tried again, and whether that was before the last trial's loss was made up for
+    _net: float = field(default=0.0, init=False)
+    _early: bool = field(default=False, init=False)
+    # the last such early try lost in the end, even if it began well
+    _vain: bool = field(default=False, init=False)
     # loss of a whole trial, including waking the drafters
     _lost: float = field(default=0.0, init=False)
     _joined: int = field(default=0, init=False)  # rows begun while gathering
@@ -157,7 +161,8 @@ class Crowd:
             untried = self.untried
             if (self.owed > 0 and not self._pays_now) or self.written < SETTLED * self.size:
                 return SHORT if untried else LOOK if self._far else GATHER
-            soon = untried or self.owed > 0
+            self._early, self._net = self.owed > 0, 0.0
+            soon = untried or self._early
             self._gather(now + (SHORT if soon else GATHER) * self.token(known))
         elif self._doubted is not None and now > self._doubted:
             # not at once: in the turn in which the doubt arose, others draft once more and would make the rows wait
@@ -182,7 +187,7 @@ class Crowd:
     @property
     def _pays_now(self) -> bool:
         """True if a plain token takes longer now than a token in the trial that failed."""
-        enough = self._latest.tokens >= SHORT * self.size
+        enough = not self._vain and self._latest.tokens >= SHORT * self.size
         return enough and self._latest.token > DEARER * self.price > 0
 
     @property
@@ -246,6 +251,7 @@ class Crowd:
         spent = (now - began) / self.token(known)
         gain = tokens - spent
         self._lost -= gain
+        self._net += gain
         if self._settling:
             self._settling -= 1
             if not self._settling:
@@ -271,7 +277,8 @@ class Crowd:
             self.price = 0.0 if self.gained else times * self.token(known)
             self._latest = Rows()
         if not self.gained:
-            self._end(self._lost)
+            self._vain = self._early and self._net < 0
+            self._end(max(self._lost, -self._net))
             self._began = math.nextafter(now, math.inf)  # in this turn, others draft once more
             return
         self.state, self.owed = "drafting", 0.0

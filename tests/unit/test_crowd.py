@@ -178,6 +178,45 @@ def test_drafts_whose_tokens_grow_dearer_too_are_tried_a_few_times(size: int) ->
     assert server.trials <= 1 + math.log(2.0 * 7 / 6, DEARER) + 1
 
 
+def test_drafts_that_begin_well_and_lose_in_the_end_are_not_tried_early_again() -> None:
+    """As in lists that are copied up to a change: the whole try counts, not its beginning."""
+    crowd, now, size = Crowd(16, "writing", False, owed=50.0, own=True), 1.0, 16
+    dear = 2.0 * TOKEN
+
+    def all_write() -> None:
+        nonlocal now
+        rows = [crowd.row(now, TOKEN) for _ in range(size)]
+        assert len(set(rows)) == 1 and rows[0]
+        for row in rows:
+            crowd.closed(row, now, now + row * dear, TOKEN, False)
+        now += rows[0] * dear
+
+    def all_draft(tokens: int) -> None:
+        nonlocal now
+        drafts = [crowd.row(now, TOKEN) == 0 for _ in range(size)]
+        assert all(drafts)
+        for _ in range(size):
+            crowd.closed(tokens, now, now + 6 * dear, TOKEN, False)
+        now += 6 * dear
+
+    crowd.price = 1.2 * TOKEN
+    all_write()
+    all_write()
+    for _ in range(5):
+        all_draft(7)
+    assert crowd.gained and crowd.state == "drafting"
+    while crowd.gained:
+        if crowd.state == "drafting" and crowd._doubted is not None:
+            now += TOKEN
+            all_write()
+        all_draft(1)
+    assert crowd.owed > 50.0
+    crowd.price = 0.5 * dear  # a plain token takes longer than one with drafts did
+    for _ in range(3):
+        all_write()
+    assert crowd.state == "writing"
+
+
 def test_a_slow_moment_is_no_reason_to_try_drafts_that_have_failed() -> None:
     """Prompts of others were read meanwhile: the rows before the trial show that it has passed."""
     crowd, now = Crowd(16, "writing", False, owed=50.0, own=True), 1.0
