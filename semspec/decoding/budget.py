@@ -196,13 +196,13 @@ class Adaptive(Hindsight):
         self._asked = self.longest
         if wakes:
             units, _, self.chain = self._best()
-            self._asked = self._not_far(units, self.chain)
+            self._asked = self._not_far(units)
         ledger.wake(wakes)
 
-    def _not_far(self, units: int, chain: bool) -> int:
+    def _not_far(self, units: int) -> int:
         """Return at most about twice a length that drafts have reached: all problems draft at once, before any can learn from another."""
-        word = "chain" if chain else "before"
-        while units > PROBE and not self.economy.beliefs.tried((word, DEEP[units // 2 - 1])):
+        tried, word = self.economy.beliefs.tried, self._word
+        while units > PROBE and not tried((word, DEEP[units // 2 - 1])):
             units //= 2
         return units
 

@@ -92,6 +92,11 @@ class Prospects:
         economy = self.economy
         return economy.trees < FIRST_TREES and economy.beliefs.tried(("chain",)) > 0
 
+    @property
+    def _word(self) -> str:
+        """Return the first part of the signals of this round's draft, by depth: a chain in place of a tree, or what the drafter makes."""
+        return "chain" if self.chain else "before"
+
     def _recalling(self, missed: int) -> float:
         """Return the cost of a pass over the last token and what the drafter has missed."""
         return self._price("read", caught_up(missed, self.recalls))
@@ -142,8 +147,7 @@ class Prospects:
     def _signals(self, draft: Draft, parents: Sequence[int]) -> list[Signal]:
         """Return the signal of each node."""
         if self.chain or not self.cuts:
-            word = "chain" if self.chain else "before"
-            words = [(word, DEEP[min(d, len(DEEP)) - 1], self.heat) for d in depths(parents)]
+            words = [(self._word, DEEP[min(d, len(DEEP)) - 1], self.heat) for d in depths(parents)]
             return list(words)
         count, heat, found = len(draft.tokens), self.heat, draft.found[:3]
         levels: Sequence[int] = range(1, count + 1)

@@ -94,9 +94,8 @@ class Crowd:
     rows: Rows = field(default_factory=Rows, init=False)  # of these tokens
     # seconds of a token in the last trial, if it failed; 0: none did
     price: float = field(default=0.0, init=False)
-    _latest: Rows = field(
-        default_factory=Rows, init=False
-    )  # of about a row of each problem since that trial
+    # of about a row of each problem since that trial
+    _latest: Rows = field(default_factory=Rows, init=False)
     _due: float = field(default=0.0, init=False)  # when the gathering problems end their rows
     _began: float = field(default=0.0, init=False)  # rounds that began earlier are mixed
     _settling: int = field(default=0, init=False)  # rounds until all draft
