@@ -347,7 +347,7 @@ class Costs:
             written = self.seconds(who, WRITE, size, together, context)
             return None if written is None else share * written
         if (curve := self.curve(who, kind, together)) is not None:
-            return curve.at(size, context)
+            return _at(curve, kind, size, context)
         if kind == TREE:
             return self.seconds(who, READ, size, together, context)
         if kind == WATCH:
@@ -355,11 +355,16 @@ class Costs:
         others = [n for one, what, n in self.curves if (one, what) == (who, kind)]
         if not others:
             return None
+        fewer, more = [n for n in others if n < together], [n for n in others if n > together]
+        if kind == WRITE and fewer and more:  # a line between the loads on both sides
+            few, many = max(fewer), min(more)
+            low, high = (_at(self.curves[who, kind, n], kind, size, context) for n in (few, many))
+            return low + (together - few) / (many - few) * (high - low)
         other = nearest(others, together)
         curve = self.curves[who, kind, other]
         if kind == READ:  # compare equal numbers of tokens in all
             return curve.at(size * together / other, context)
-        written = curve.at(size, context)
+        written = _at(curve, kind, size, context)
         if kind == WRITE and (reading := self.curve(who, READ, other)) is not None:
             return written * _grown(reading, together / other, context)
         return written
@@ -413,6 +418,17 @@ def size_of(query: Query, answer: Answer) -> int:
     if query.generate is None:
         return answer.fed
     return len(answer.tokens) if answer.fed - len(answer.tokens) <= PREFIX else 0
+
+
+def _at(curve: Curve, kind: str, size: float, context: float | None) -> float:
+    """Return the seconds of a query; below the sizes measured, tokens that come one after the other cost less the fewer they are.
+
+    A load's first row may be its only one: 16 tokens say what one costs.
+    """
+    seconds, least = curve.at(size, context), curve.least
+    if kind in PASSES or size >= least:
+        return seconds
+    return max(seconds - (least - size) * curve.each(context), seconds * size / least)
 
 
 def _grown(reading: Curve, times: float, context: float | None) -> float:

@@ -13,11 +13,12 @@ takes longer than that, they are tried again at once.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from semspec.decoding.costs import nearest
-from semspec.decoding.experience import DEBT, EXPLORE, Rows
+from semspec.decoding.experience import DEBT, EXPLORE
+from semspec.decoding.plain_price import PlainPrice
 
 LOOK = 64  # tokens per problem and row while all write because drafts lose
 GATHER = 32  # the same before all draft
@@ -36,7 +37,6 @@ SLACK = 0.02  # share of their time that drafts may lose by chance
 # most plain tokens of gain per problem that may be lost again: answers that began together have their easy passages
 # at the same time
 AHEAD = 8.0
-FADES = 0.995  # weight of earlier rows at each new one
 FAR = 2.0  # times a plain token's time: drafts whose tokens take longer hardly pay soon
 DEARER = 1.15  # times what a token took with drafts that a plain one has to take before they are tried again at once
 ROUNDING = 1e-6  # of a token
@@ -91,11 +91,9 @@ class Crowd:
     owed: float = 0.0  # plain tokens lost in trials and not yet made up for
     written: float = 0.0  # tokens of all problems while all wrote
     own: bool = False  # ``gained`` is the result of a trial under this load
-    rows: Rows = field(default_factory=Rows, init=False)  # of these tokens
+    plain: PlainPrice = field(init=False)
     # seconds of a token in the last trial, if it failed; 0: none did
     price: float = field(default=0.0, init=False)
-    # of about a row of each problem since that trial
-    _latest: Rows = field(default_factory=Rows, init=False)
     _due: float = field(default=0.0, init=False)  # when the gathering problems end their rows
     _began: float = field(default=0.0, init=False)  # rounds that began earlier are mixed
     _settling: int = field(default=0, init=False)  # rounds until all draft
@@ -117,19 +115,13 @@ class Crowd:
     _drafted: int = field(default=0, init=False)  # tokens of all problems since all wrote
     _spent: float = field(default=0.0, init=False)  # plain tokens of time behind ``_gain``
     _rounds: int = field(default=0, init=False)
-    # when the latest rows began and ended, tokens of the longest of them, their number, and the sums before them
-    _batch: tuple[float, float] = field(default=(0.0, 0.0), init=False)
-    _longest: int = field(default=0, init=False)
-    _batched: int = field(default=0, init=False)
-    _before: tuple[Rows, Rows] = field(default_factory=lambda: (Rows(), Rows()), init=False)
-    # seconds of a plain token by the price of single queries
-    _known: float = field(default=0.0, init=False)
-    # times that price for a plain token among others under the load before
-    _above: float = field(default=1.0, init=False)
+
+    def __post_init__(self) -> None:
+        self.plain = PlainPrice(self.size)
 
     def expect(self, other: Crowd) -> None:
         """Take over another load's result if this load has none; drafts gain least where many problems share the passes."""
-        self._above = other.above
+        self.plain.elsewhere = other.plain.above
         if self.own or other.gained is None or other.gained is self.gained:
             return
         more = self.size / other.size
@@ -140,44 +132,39 @@ class Crowd:
         self.state = "drafting" if other.gained else "writing"
 
     @property
-    def above(self) -> float:
-        """Return the measured price of a plain token over that of single queries."""
-        return self.rows.token / self._known if self.rows.token and self._known else self._above
-
-    def token(self, known: float) -> float:
-        """Return the seconds of a plain token while all write; ``known``: the price from single queries."""
-        self._known = known
-        return self.rows.token or known * self._above
-
-    @property
     def untried(self) -> bool:
         """True if drafts were not tried, or a trial that ended without a result has been made up for."""
         return self.gained is None and not self.owed
 
     def row(self, now: float, known: float) -> int:
-        """Return how many tokens a problem has to write plainly now; 0: it drafts."""
+        """Return how many tokens a problem has to write plainly now; 0: it drafts.
+
+        ``known``: seconds of a plain token under this load, by the price of single queries.
+        """
+        self.plain.known = known
         if self.state == "writing":
             untried = self.untried
             if (self.owed > 0 and not self._pays_now) or self.written < SETTLED * self.size:
                 return SHORT if untried else LOOK if self._far else GATHER
             self._early, self._net = self.owed > 0, 0.0
             soon = untried or self._early
-            self._gather(now + (SHORT if soon else GATHER) * self.token(known))
+            self._gather(now + (SHORT if soon else GATHER) * self.plain.token)
         elif self._doubted is not None and now > self._doubted:
             # not at once: in the turn in which the doubt arose, others draft once more and would make the rows wait
             self._doubted = None
-            self._gather(now + SHORT * self.token(known))
+            self._gather(now + SHORT * self.plain.token)
         if self.state == "gathering":
             self._joined += 1
             if self._joined == max(1, self.size // 2):
                 # later rows hardly wait for drafts any more
                 self._began = min(self._began, now)
-            left = (self._due - now) / self.token(known)
+            left = (self._due - now) / self.plain.token
             if left >= 1:
                 return min(math.ceil(left - ROUNDING), LOOK)
             # after a failed trial, a slow moment may have made plain tokens look dear
-            if self.owed > 0 and self.token(known) < self.price:
-                self.state, self._latest = "writing", Rows()
+            if self.owed > 0 and self.plain.token < self.price:
+                self.state = "writing"
+                self.plain.forget_latest()
                 return GATHER
             self.state, self._lost, self._drafted = "trial", 0.0, 0
             self._count(now, self.size)
@@ -186,21 +173,21 @@ class Crowd:
     @property
     def _pays_now(self) -> bool:
         """True if a plain token takes longer now than a token in the trial that failed."""
-        enough = not self._vain and self._latest.tokens >= SHORT * self.size
-        return enough and self._latest.token > DEARER * self.price > 0
+        latest = self.plain.latest
+        enough = not self._vain and latest.tokens >= SHORT * self.size
+        return enough and latest.token > DEARER * self.price > 0
 
     @property
     def _far(self) -> bool:
         """True if a plain token would have to take much longer before drafts are tried again at once."""
-        return not 0 < self.price < FAR * (self._latest.token or self.rows.token)
+        return not 0 < self.price < FAR * (self.plain.latest.token or self.plain.rows.token)
 
     def _gather(self, due: float) -> None:
         """Let all write up to the same moment, and draft from then on."""
         if self.state == "drafting" or self.owed > 0:
             self._began = math.inf
             # old prices of plain tokens count less than those about to be measured, and hardly at all after a failed trial
-            few = 1 if self.owed > 0 else SHORT / 4
-            self.rows.fade(min(1.0, few * self.size / max(self.rows.tokens, 1.0)))
+            self.plain.weigh(1 if self.owed > 0 else SHORT / 4)
         self.state, self._due, self._joined = "gathering", due, 0
 
     def _count(self, now: float, settling: int = 0) -> None:
@@ -230,24 +217,27 @@ class Crowd:
         reads: bool,
         writing: float = 0.0,
         besides: float = 0.0,
+        share: float = 1.0,
     ) -> None:
         """Count a round of one problem.
 
-        ``reads``: it also read its prompt. Of a round without a draft, ``writing`` are the seconds that the target wrote (0: all of
-        them), and ``besides`` those that were not the target's.
+        ``known``: as in ``row``. ``reads``: it also read its prompt. Of a round without a draft, ``writing`` are the seconds that the
+        target wrote (0: all of them), and ``besides`` those that were not the target's. ``share``: what a plain token costs under the
+        load of this round, over one under ``size``: towards the end of a group fewer and fewer problems are left.
         """
+        self.plain.known = known
         if self.state in ("writing", "gathering"):
             self.written += tokens
             self.owed = max(self.owed - EXPLORE * tokens, 0.0)
-            if not reads and began >= self._began:
+            if not reads and began >= self._began and share == 1.0:
                 # while drafts rest, rows are ``LOOK`` tokens long, which share what lies between two rows
                 seconds = (writing or now - began) + besides * min(tokens / LOOK, 1.0)
-                self._wrote(tokens, seconds, (began, now))
+                self.plain.wrote(tokens, seconds, (began, now))
             return
         if reads or began < self._began:
             return
         self._drafted += tokens
-        spent = (now - began) / self.token(known)
+        spent = (now - began) / (share * self.plain.token)
         gain = tokens - spent
         self._lost -= gain
         self._net += gain
@@ -270,11 +260,11 @@ class Crowd:
             return
         if trial:
             seconds, kept = self._doubt or (0.0, 0.0)
-            self.gained = self._gain >= seconds / self.token(known) - kept
+            self.gained = self._gain >= seconds / self.plain.token - kept
             self.own, self._doubt = True, None
             times = max(self._spent / (self._spent + self._gain), 1.0)  # as long as a plain token
-            self.price = 0.0 if self.gained else times * self.token(known)
-            self._latest = Rows()
+            self.price = 0.0 if self.gained else times * self.plain.token
+            self.plain.forget_latest()
         if not self.gained:
             self._vain = self._early and self._net < 0
             self._end(max(self._lost, -self._net))
@@ -283,30 +273,11 @@ class Crowd:
         self.state, self.owed = "drafting", 0.0
         self._ahead += self._gain + SLACK * self._spent
         if self._ahead < 0:
-            self._doubt = self._spent * self.token(known), self._spent + self._ahead
+            self._doubt = self._spent * self.plain.token, self._spent + self._ahead
         if self._doubt or self._drafted > CHECK * self.size:
             self._doubted = now
         self._ahead = min(max(self._ahead, 0.0), AHEAD * self.size)
         self._count(now)
-
-    def _wrote(self, tokens: int, seconds: float, batch: tuple[float, float]) -> None:
-        """Count a row for the price of a plain token.
-
-        All rows of a batch, which began and ended together, took as long as its longest: the other texts ended within it.
-        """
-        if batch != self._batch:
-            self._batch, self._batched, self._longest = batch, 0, 0
-            self._before = replace(self.rows), replace(self._latest)
-        again = self._batched if tokens > self._longest else 0
-        if again:  # shorter ones were counted as if they had taken all that time
-            self.rows, self._latest = map(replace, self._before)
-        self._longest = max(tokens, self._longest)
-        for _ in range(again + 1):
-            self.rows.fade(FADES)
-            self.rows.add(seconds, self._longest)
-            self._latest.fade(1 - 1 / max(self.size, SHORT))
-            self._latest.add(seconds, self._longest)
-        self._batched += 1
 
     def _end(self, lost: float) -> None:
         """Let all write until this loss is made up for."""

@@ -169,7 +169,11 @@ class Economy:
         """Seconds of a plain token; 0 if nothing was measured yet."""
         if self.company == 1 and self.experience.token:
             return self.experience.token * self._growth
-        return self.costs.token(self.company, self.context) or 0.0
+        return self.known(self.company)
+
+    def known(self, load: int) -> float:
+        """Return the seconds of a plain token under a load, by the price of single queries; 0 if nothing was measured yet."""
+        return self.costs.token(load, self.context) or 0.0
 
     @property
     def beginning(self) -> float:

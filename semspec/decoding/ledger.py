@@ -123,7 +123,8 @@ class Ledger:
         """
         economy, now = self.economy, self.economy.costs.clock
         assert now is not None
-        row = economy.crowd(now).row(now, economy.token)
+        crowd = economy.crowd(now)
+        row = crowd.row(now, economy.known(crowd.size))
         return row if self.rounds or self.tried or not self.watches else 0
 
     @property
@@ -183,10 +184,10 @@ class Ledger:
                 if paid:  # paid when it was alone
                     self.source.settle(paid, 0.0, self._paid_under)
                 crowd = economy.crowd(now)
-                # otherwise the load has just changed, and a token has another price
-                if crowd.size == economy.company:
-                    row = self._row(done, now - since, resting)
-                    crowd.closed(tokens, since, now, economy.token, self.rounds == 1, *row)
+                known = economy.known(crowd.size)
+                share = economy.token / known if crowd.size != economy.company else 1.0
+                row = self._row(done, now - since, resting)
+                crowd.closed(tokens, since, now, known, self.rounds == 1, *row, share)
             return tokens - predicted
         first = self.rounds == 1
         unseen = not done.drafted and (resting or not self.watches)

@@ -142,7 +142,7 @@ def test_a_plain_token_that_has_grown_dearer_is_measured_again() -> None:
     )
     server.run(20)
     server.run(60)
-    assert server.crowd.gained and server.crowd.token(0.0) > 1.3 * TOKEN
+    assert server.crowd.gained and server.crowd.plain.token > 1.3 * TOKEN
     assert server.run(400) > 0.95 * plain(8) / 1.5 * 5 / 4
 
 
@@ -220,7 +220,7 @@ def test_a_slow_moment_is_no_reason_to_try_drafts_that_have_failed() -> None:
     """Prompts of others were read meanwhile: the rows before the trial show that it has passed."""
     crowd, now = Crowd(16, "writing", False, owed=50.0, own=True), 1.0
     crowd.price = 1.2 * TOKEN
-    crowd.rows.add(1000 * TOKEN, 1000)
+    crowd.plain.rows.add(1000 * TOKEN, 1000)
     for _ in range(16):
         crowd.closed(32, now, now + 32 * 2.0 * TOKEN, TOKEN, False)
     now += 32 * 2.0 * TOKEN
@@ -236,7 +236,7 @@ def test_a_slow_moment_is_no_reason_to_try_drafts_that_have_failed() -> None:
 def test_a_doubt_that_the_price_of_a_plain_token_explains_is_dropped() -> None:
     """Drafts seemed to lose a fifth by an old price. By the new one they gain as much."""
     crowd, size = Crowd(16, "drafting", True), 16
-    crowd.rows.add(TOKEN * 64, 64)
+    crowd.plain.rows.add(TOKEN * 64, 64)
     for _ in range(4 * size):
         crowd.closed(4, 1.0, 1.0 + 5 * TOKEN, TOKEN, False)
     now = 2.0
@@ -256,12 +256,12 @@ def test_a_doubt_that_the_price_of_a_plain_token_explains_is_dropped() -> None:
 
 def test_a_plain_token_among_others_is_expected_to_be_as_dear_as_under_the_load_before() -> None:
     many, few = Crowd(64, "drafting", True, own=True), Crowd(32)
-    many.rows.add(64 * 1.5 * TOKEN, 64)
-    many.token(TOKEN)
+    many.plain.rows.add(64 * 1.5 * TOKEN, 64)
+    many.plain.known, few.plain.known = TOKEN, 0.6 * TOKEN
     few.expect(many)
-    assert few.token(0.6 * TOKEN) == pytest.approx(0.9 * TOKEN)
-    few.rows.add(64 * TOKEN, 64)
-    assert few.token(0.6 * TOKEN) == pytest.approx(TOKEN)
+    assert few.plain.token == pytest.approx(0.9 * TOKEN)
+    few.plain.rows.add(64 * TOKEN, 64)
+    assert few.plain.token == pytest.approx(TOKEN)
 
 
 @pytest.mark.parametrize("lengths", [(16, 16, 9, 3), (3, 9, 16, 16), (9, 16, 3, 16)])
@@ -274,7 +274,7 @@ def test_texts_that_end_within_a_row_do_not_make_its_tokens_look_dear(
         began = 1.0 + number
         for tokens in lengths:
             crowd.closed(tokens, began, began + 16 * TOKEN, TOKEN, False)
-    assert crowd.rows.token == pytest.approx(TOKEN, rel=0.02)
+    assert crowd.plain.rows.token == pytest.approx(TOKEN, rel=0.02)
 
 
 def test_what_lies_between_short_rows_counts_as_between_long_ones() -> None:
@@ -283,7 +283,7 @@ def test_what_lies_between_short_rows_counts_as_between_long_ones() -> None:
         began = 1.0 + number
         for _ in range(4):
             crowd.closed(16, began, began + 24 * TOKEN, TOKEN, False, 16 * TOKEN, 8 * TOKEN)
-    assert crowd.rows.token == pytest.approx(TOKEN * (1 + 8 / LOOK))
+    assert crowd.plain.rows.token == pytest.approx(TOKEN * (1 + 8 / LOOK))
 
 
 def test_drafts_that_clearly_lose_are_doubted_after_a_round_each() -> None:

@@ -189,7 +189,7 @@ def test_reading_along_does_not_make_plain_tokens_look_dear(resting: bool) -> No
         row = Round(handed=[0] * 64, seconds={"write": 64 * one.token * longer})
         one.costs.answered(one.costs.clock + 64 * one.token * longer)
         ledger.close(row, 64.0, False, resting)
-    assert crowd.rows.token == pytest.approx(one.token, rel=0.01)
+    assert crowd.plain.rows.token == pytest.approx(one.token, rel=0.01)
 
 
 @pytest.mark.parametrize("whose", ["its own", "another's", "nobody's"])
