@@ -107,6 +107,36 @@ def test_a_written_token_under_another_load_is_priced_by_all_tokens_of_the_pass(
     assert costs.seconds("target", READ, 2, together) == pytest.approx(10.0 + max(2 * together, 8))
 
 
+def test_a_load_s_only_row_says_what_one_token_costs() -> None:
+    """Four problems have written sixteen tokens each, once, in 16 x 0.02 s."""
+    costs = Costs()
+    costs.add("target", WRITE, 4, 16, 0.32)
+    assert costs.token(4) == pytest.approx(0.02)
+    for size in (1, 4, 64):
+        assert costs.seconds("target", WRITE, size, 4) == pytest.approx(0.02 * size)
+
+
+def test_rows_shorter_than_any_measured_cost_less_but_for_their_start() -> None:
+    costs = Costs()
+    for size in (16, 32):
+        costs.add("target", WRITE, 4, size, 0.1 + 0.02 * size)
+    assert costs.seconds("target", WRITE, 1, 4) == pytest.approx(0.12)
+    costs.add("target", READ, 4, 16, 0.3)  # a pass, which is hardly shorter with fewer tokens
+    assert costs.seconds("target", READ, 1, 4) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("together", [2, 4, 8])
+def test_a_written_token_between_two_loads_lies_on_the_line_between_them(together: int) -> None:
+    """The nearest load alone made eight problems as dear as sixteen, and four as cheap as one."""
+    costs = Costs()
+    for size in (1, 8, 16):
+        costs.add("target", READ, 1, size, 1.0 + 0.01 * size)
+        costs.add("target", READ, 16, size, 4.0 + 0.2 * size)
+        costs.add("target", WRITE, 1, size, 1.0 * size)
+        costs.add("target", WRITE, 16, size, 4.0 * size)
+    assert costs.token(together) == pytest.approx(1.0 + 3.0 * (together - 1) / 15)
+
+
 def rows(costs: Costs, shares: Sequence[float], slower: float = 1.0) -> None:
     """Let the target write pairs of rows, the second one watched; ``slower``: the watched ones of one more, slower time."""
     watching = (Read(What.HIDDEN),)

@@ -294,6 +294,28 @@ def test_drafts_that_clearly_lose_are_doubted_after_a_round_each() -> None:
     assert crowd.row(later, TOKEN) > 0 and crowd.state == "gathering"
 
 
+@pytest.mark.parametrize(("share", "gained"), [(1.0, True), (0.5, False)])
+def test_rounds_of_the_last_few_of_a_group_count_by_what_their_tokens_cost(
+    share: float, gained: bool
+) -> None:
+    """Five tokens in the time of four gain, unless half as many problems would have written eight."""
+    crowd = Crowd(16, "trial")
+    for _ in range(64):
+        crowd.closed(5, 1.0, 1.0 + 4 * TOKEN, TOKEN, False, share=share)
+        if crowd.state != "trial":
+            break
+    assert crowd.gained is gained
+
+
+def test_rows_of_the_last_few_of_a_group_do_not_price_a_token_among_all() -> None:
+    crowd = Crowd(16)
+    for number in range(8):
+        crowd.closed(16, number, number + 16 * TOKEN, TOKEN, False)
+    for number in range(8, 64):
+        crowd.closed(16, number, number + 4 * TOKEN, TOKEN, False, share=0.25)
+    assert crowd.plain.token == pytest.approx(TOKEN)
+
+
 def test_a_load_without_a_trial_follows_the_nearest_with_one() -> None:
     crowds = Crowds()
     crowds.known[16] = Crowd(16)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from semspec.decoding.budget import Adaptive
-from semspec.decoding.costs import WATCH
+from semspec.decoding.costs import WATCH, WRITE
 from semspec.decoding.crowd import LOOK, SHORT
 from semspec.decoding.economy import TRIES, Economy
 from semspec.decoding.experience import DEBT, ENOUGH, OUTLIER
@@ -190,6 +190,26 @@ def test_reading_along_does_not_make_plain_tokens_look_dear(resting: bool) -> No
         one.costs.answered(one.costs.clock + 64 * one.token * longer)
         ledger.close(row, 64.0, False, resting)
     assert crowd.plain.rows.token == pytest.approx(one.token, rel=0.01)
+
+
+def test_a_trial_ends_with_the_last_few_of_a_group() -> None:
+    """Three of sixteen are left, too short a time for a record of their own: they still show that drafts lose."""
+    one = economy(load=16)
+    for size in SIZES:
+        one.costs.add("target", WRITE, 4, size, size * TOKEN / 4)
+    crowd = one.crowd(0.0)
+    crowd.state, crowd.gained = "trial", True
+    one.costs.load = 4
+    ledgers = [Ledger(one) for _ in range(3)]
+    for ledger in ledgers:
+        ledger.rounds = 1  # its prompt was read long ago
+        ledger.begin()
+    for _ in range(12):
+        one.costs.answered(one.costs.clock + 2 * one.token)
+        for ledger in ledgers:
+            ledger.close(drafted(0), 1.0, True, True)
+            ledger.begin()
+    assert one.crowds.known == {16: crowd} and crowd.gained is False and crowd.state == "writing"
 
 
 @pytest.mark.parametrize("whose", ["its own", "another's", "nobody's"])
