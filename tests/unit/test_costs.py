@@ -107,7 +107,7 @@ def test_a_written_token_under_another_load_is_priced_by_all_tokens_of_the_pass(
     assert costs.seconds("target", READ, 2, together) == pytest.approx(10.0 + max(2 * together, 8))
 
 
-def test_a_load_s_only_row_says_what_one_token_costs() -> None:
+def test_the_only_row_of_a_load_says_what_one_token_costs() -> None:
     """Four problems have written sixteen tokens each, once, in 16 x 0.02 s."""
     costs = Costs()
     costs.add("target", WRITE, 4, 16, 0.32)
