@@ -421,12 +421,16 @@ def size_of(query: Query, answer: Answer) -> int:
 
 
 def _at(curve: Curve, kind: str, size: float, context: float | None) -> float:
-    """Return the seconds of a query; below the sizes measured, tokens that come one after the other cost less the fewer they are.
+    """Return the seconds of a query. Where tokens come one after the other, they cost less the fewer they are, also below the sizes measured.
 
     A load's first row may be its only one: 16 tokens say what one costs.
     """
     seconds, least = curve.at(size, context), curve.least
-    if kind in PASSES or size >= least:
+    if kind in PASSES:
+        return seconds
+    if len(curve.points) == 1:
+        return seconds * size / least
+    if size >= least:
         return seconds
     return max(seconds - (least - size) * curve.each(context), seconds * size / least)
 
