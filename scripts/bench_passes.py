@@ -29,6 +29,7 @@ from semspec.config import build, compose
 from semspec.drafters import eagle3
 from semspec.drafters.eagle3 import Eagle3Session
 from semspec.engines.hf import Hf
+from semspec.loading.settled import settle
 from semspec.protocols import Engine
 from semspec.solver import Solver
 from semspec.storage import provenance
@@ -144,6 +145,7 @@ def outside_target(options: Sequence[str], problems: int) -> Mapping[str, float]
             engines[name] = Metered(engine)
         meters = [MeteredHead.meter, *(engine.meter for engine in engines.values())]
         list(solver.solve(todo[:1], "speculative"))  # warm-up
+        settle()  # as a run does
         for meter in meters:
             meter.seconds = 0.0
         began = time.thread_time()

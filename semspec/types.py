@@ -114,6 +114,9 @@ class Read:
     # LOGPROBS: at this temperature, independent of the sampling's; a server can give at most 1
     temperature: float = 1.0
 
+    def __hash__(self) -> int:
+        return hash((self.what, self.layers))  # all fields take longer, and each row is looked up
+
 
 PROBS, LOGPROBS, EMBEDDINGS = Read(What.PROBS), Read(What.LOGPROBS), Read(What.EMBEDDINGS)
 LAST_STATES = Read(What.HIDDEN, layers=(-1,))  # what the language model's head reads
@@ -201,7 +204,7 @@ class Query:
         """True if it needs a model pass; reading only the embedding table does not."""
         if self.generate is not None or not self.reads:
             return True
-        return any(read.what is not What.EMBEDDINGS for read in self.reads)
+        return self.reads[0].what is not What.EMBEDDINGS or len(self.reads) > 1
 
 
 @dataclass(slots=True)

@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
+
+from numpy.typing import NDArray
 
 from semspec.deferred import Tensor, torch
 
@@ -153,11 +156,15 @@ def lossless_path(
     For rows in main memory: single numbers are cheap there, and a path needs fewer than all nodes.
     ``loose``: nodes that are kept whatever the lossless rule says.
     """
-    judged = _point_mass_child if q is None else _sampled_child
     free = loose or [False] * len(tokens)
-    path: list[int] = []
-    row, child = 0, -1
-    while shape.children[row] and (child := judged(p, q, tokens, shape, row, uniforms, free)) >= 0:
+    rows, path, row = p.numpy(), list[int](), 0
+    while family := shape.children[row]:
+        if q is None:
+            child = _point_mass_child(rows[row], tokens, family, uniforms, free)
+        else:
+            child = _sampled_child(p, q, tokens, shape, row, uniforms, free)
+        if child < 0:
+            break
         path.append(child)
         row = child + 1
         if tokens[child] in stop_ids:
@@ -166,19 +173,17 @@ def lossless_path(
 
 
 def _point_mass_child(
-    p: Tensor,
-    q: Tensor | None,
+    row: NDArray[Any],
     tokens: Sequence[int],
-    shape: Shape,
-    row: int,
+    family: Sequence[int],
     uniforms: Sequence[float],
     loose: Sequence[bool],
 ) -> int:
-    """Return the child of a row that is kept, or -1; see ``point_mass_nodes``."""
-    own, left, rejected = p[row].numpy(), 1.0, set[int]()
-    for child in shape.children[row]:
+    """Return which of the nodes that a row judges is kept, or -1; see ``point_mass_nodes``."""
+    left, rejected = 1.0, set[int]()
+    for child in family:
         token = tokens[child]
-        px = 0.0 if token in rejected else float(own[token])
+        px = 0.0 if token in rejected else row.item(token)
         if loose[child] or uniforms[child] * max(left, 0.0) < px:
             return child
         rejected.add(token)
@@ -188,7 +193,7 @@ def _point_mass_child(
 
 def _sampled_child(
     p: Tensor,
-    q: Tensor | None,
+    q: Tensor,
     tokens: Sequence[int],
     shape: Shape,
     row: int,
@@ -196,7 +201,6 @@ def _sampled_child(
     loose: Sequence[bool],
 ) -> int:
     """Return the child of a row that is kept, or -1; see ``lossless_nodes``."""
-    assert q is not None
     elder, *younger = shape.children[row]
     token = tokens[elder]
     px, qx = float(p.numpy()[row, token]), float(q.numpy()[elder, token])
@@ -284,6 +288,11 @@ def residual(p: Tensor, token: int, q: Tensor | None) -> Tensor:
 
 
 def _without(p: Tensor, tokens: int | list[int]) -> Tensor:
+    if p.is_cpu:  # numpy's calls are cheaper
+        own = p.numpy().copy()
+        own[tokens] = 0.0
+        total = own.sum()
+        return torch.from_numpy(own / total) if total > 0 else p
     rest = p.clone()
     rest[tokens] = 0.0
     return _normalised(rest, p)

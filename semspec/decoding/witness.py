@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from semspec.decoding.plans import tapped
 from semspec.decoding.trim import along
+from semspec.deferred import torch
 from semspec.protocols import DraftSession, Plan
 from semspec.types import Answer, Context, Draft, Query, Read, Seen
 
@@ -85,5 +86,9 @@ def followed(draft: Draft, tokens: Sequence[int]) -> list[int]:
     return along(draft.tokens, chain if draft.parents is None else draft.parents, tokens)
 
 
-def _rows(value: Any, picked: Any) -> Any:
-    return tuple(part[picked] for part in value) if isinstance(value, tuple) else value[picked]
+def _rows(value: Any, picked: slice | list[int]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_rows(part, picked) for part in value)
+    if value.is_cpu and isinstance(picked, list) and value.dtype is torch.float32:
+        return torch.from_numpy(value.numpy()[picked])  # numpy's calls are cheaper
+    return value[picked]

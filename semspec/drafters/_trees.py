@@ -12,12 +12,11 @@
 from __future__ import annotations
 
 import heapq
-import math
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +29,11 @@ from semspec.protocols import Kit
 from semspec.types import PROBS, Draft, Room, Sampling
 
 ROOT = -1
+FEW = 6  # times ``top_k``: up to so many children are found by comparing
 EDGE = 1 - 1e-6  # times the least chance that is looked for, for rounding
 TREES = ("chain", "static", "dynamic", "sampled")
+Children: TypeAlias = tuple[list[float], list[int], list[int]]
+"""Of new nodes, siblings side by side: scores, places of their parents among the open nodes, and columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +77,25 @@ class Growth:
         self.level += 1
         first = len(self.tokens)
         self._children(rows)
-        self.open = []
-        if self.level < self.size.depth:
-            born = range(first, len(self.tokens))
-            self.open = self._opened([n for n in born if self.tokens[n] not in self.stop_ids])
-        for node in self.open:
-            self._place[node] = len(self.read)
-            self.read.append(node)
+        self.open = self._opened(first) if self.level < self.size.depth else []
+        self._place |= {node: place for place, node in enumerate(self.open, len(self.read))}
+        self.read += self.open
 
     def _children(self, rows: Tensor) -> None:
         """Append the children of the open nodes: siblings side by side, the best first."""
         raise NotImplementedError
 
-    def _opened(self, born: list[int]) -> list[int]:
-        """Choose the new nodes that get children."""
+    def _opened(self, first: int) -> list[int]:
+        """Choose the nodes from ``first`` on, all of them new, that get children: none that ends the text."""
         raise NotImplementedError
 
     def _chosen(self) -> list[int]:
         """Return the nodes of the draft, ascending, with all their ancestors."""
         return list(range(len(self.tokens)))
+
+    def _likely(self, chosen: list[int]) -> list[float]:
+        """Return the drafter's probability of each chosen node after its parent; empty for nodes that were drawn."""
+        raise NotImplementedError
 
     def reading(self) -> tuple[list[int], list[int]]:
         """Return tokens and parents of what a model reads, the open nodes last."""
@@ -118,6 +120,7 @@ class Growth:
             [self.tokens[node] for node in chosen],
             list(range(1, len(chosen) + 1)),
             parents=[number[self.parents[node]] for node in chosen],
+            likely=self._likely(chosen),
         )
         if with_rows:
             row = {node: i for i, node in enumerate(self._grown)}
@@ -132,9 +135,9 @@ class Growth:
 class BestFirst(Growth):
     """The nodes with the most probable paths (EAGLE-2, Li et al. 2024, section 4).
 
-    A node's score is the cumulative log-probability of the path to it. On every level the ``top_k``
-    best nodes get their ``top_k`` most probable children; of all nodes the ``nodes`` best are kept.
-    No child scores higher than its parent, so the ancestors of a kept node are kept, too.
+    A node's score is the probability of the path to it. On every level the ``top_k`` best nodes get their
+    ``top_k`` most probable children; of all nodes the ``nodes`` best are kept. No child scores higher than its
+    parent, so the ancestors of a kept node are kept, too.
     """
 
     def __init__(
@@ -145,63 +148,72 @@ class BestFirst(Growth):
         self._kept: list[int] = []  # the best nodes so far, the best first
 
     def _children(self, rows: Tensor) -> None:
-        nodes = self.size.nodes
+        nodes, first = self.size.nodes, len(self.tokens)
         # a node worse than all nodes of a full tree is not kept, and neither are its children
-        least = self.scores[self._kept[-1]] if len(self._kept) == nodes else -math.inf
-        found: list[tuple[float, int, int]] = []  # score, parent and column of each child
+        least = self.scores[self._kept[-1]] if len(self._kept) == nodes else 0.0
+        above = [self.scores[node] for node in self.open] if first else [1.0]
+        few = self._above(rows, above, least) if least > 0 and rows.is_cpu else None
+        scores, places, columns = few or self._likeliest(rows, above)
         # for some hundred numbers, loops take less time than array operations
-        for node, ranked in zip(self.open, self._ranked(rows, least), strict=True):
-            above = self.scores[node] if node != ROOT else 0.0
-            for chance, column in ranked:
-                if not chance > 0:
-                    break
-                score = above + min(math.log(chance), 0.0)
-                if not score > least:
-                    break  # nor does a later sibling score more
-                found.append((score, node, column))
-        if len(found) > nodes:
-            order = sorted(range(len(found)), key=lambda i: -found[i][0])  # ties: the older first
-            found = [found[i] for i in sorted(order[:nodes])]
-        first = len(self.tokens)
-        self.parents += [node for _, node, _ in found]
-        chosen = [column for _, _, column in found]
-        self.tokens += chosen if self.names is None else map(self.names.item, chosen)
-        self.scores += [score for score, _, _ in found]
+        chosen = [i for i, score in enumerate(scores) if score > least]
+        chosen.sort(key=scores.__getitem__, reverse=True)  # ties: the older first
+        del chosen[nodes:]
+        chosen.sort(key=places.__getitem__)
+        named = [columns[i] for i in chosen]
+        self.tokens += named if self.names is None else map(self.names.item, named)
+        self.parents += [self.open[places[i]] for i in chosen]
+        self.scores += [scores[i] for i in chosen]
         self._kept += range(first, len(self.tokens))
-        self._kept.sort(key=self.scores.__getitem__, reverse=True)  # ties: the older first
+        self._kept.sort(key=self.scores.__getitem__, reverse=True)
         del self._kept[nodes:]
 
-    def _ranked(self, rows: Tensor, least: float) -> Iterable[Iterable[tuple[float, int]]]:
-        """Return each row's ``top_k`` largest numbers with their columns, the largest first.
-
-        Those that would give their node a score below ``least`` may be missing.
-        """
+    def _likeliest(self, rows: Tensor, above: list[float]) -> Children:
+        """Return each open node's ``top_k`` most probable children."""
         most = min(self.size.top_k, rows.shape[-1])
-        if (
-            least > -math.inf and rows.is_cpu
-        ):  # few are left, which are found faster than ``topk`` sorts
-            # a little lower, so that rounding hides no number: the caller compares the scores
-            edges = [[EDGE * math.exp(least - self.scores[node])] for node in self.open]
-            own, width = rows.numpy(), rows.shape[-1]
-            hits = np.flatnonzero(own > np.array(edges, own.dtype))
-            if len(hits) <= most * len(self.open):
-                ranked: list[list[tuple[float, int]]] = [[] for _ in self.open]
-                for chance, hit in zip(own.ravel()[hits].tolist(), hits.tolist(), strict=True):
-                    ranked[hit // width].append((chance, hit % width))
-                for one in ranked:
-                    one.sort(key=itemgetter(0), reverse=True)
-                    del one[most:]
-                return ranked
         best = rows.topk(most, -1)
-        return map(zip, best.values.tolist(), best.indices.tolist())
+        chances = zip(above, best.values.tolist(), strict=True)
+        scores = [s * (p if p < 1.0 else 1.0) for s, row in chances for p in row]
+        places = [place for place in range(len(above)) for _ in range(most)]
+        return scores, places, [column for row in best.indices.tolist() for column in row]
 
-    def _opened(self, born: list[int]) -> list[int]:
+    def _above(self, rows: Tensor, above: list[float], least: float) -> Children | None:
+        """Return what is left of ``_likeliest`` above ``least``, and maybe some more; None if it is much.
+
+        Where a tree is full this is little, and comparing takes less time than finding each row's largest numbers.
+        """
+        own, most, width = rows.numpy(), self.size.top_k, rows.shape[-1]
+        # a little lower, so that rounding hides no number: the caller compares the scores
+        bounds = np.array([EDGE * least / score for score in above], own.dtype)
+        hits = (own > bounds[:, None]).ravel().nonzero()[0].tolist()
+        if len(hits) > FEW * most:
+            return None
+        flat = own.ravel().item
+        places = [hit // width for hit in hits]
+        chances = [p if (p := flat(hit)) < 1.0 else 1.0 for hit in hits]
+        if len(hits) > most:  # a node may have too many
+            left = [most] * len(above)
+            for i in sorted(range(len(hits)), key=chances.__getitem__, reverse=True):
+                left[places[i]] -= 1
+                if left[places[i]] < 0:
+                    chances[i] = 0.0
+        scores = [above[place] * chance for place, chance in zip(places, chances, strict=True)]
+        return scores, places, [hit % width for hit in hits]
+
+    def _opened(self, first: int) -> list[int]:
         # a node that is not kept has no children that are
-        kept = set(born)
-        return sorted([node for node in self._kept if node in kept][: self.size.top_k])
+        tokens, stops = self.tokens, self.stop_ids
+        new = [node for node in self._kept if node >= first and tokens[node] not in stops]
+        return sorted(new[: self.size.top_k])
 
     def _chosen(self) -> list[int]:
         return sorted(self._kept)
+
+    def _likely(self, chosen: list[int]) -> list[float]:
+        scores, parents = self.scores, self.parents
+        return [
+            scores[node] / scores[parents[node]] if parents[node] != ROOT else scores[node]
+            for node in chosen
+        ]
 
 
 class Fixed(Growth):
@@ -222,6 +234,7 @@ class Fixed(Growth):
         self.rng = rng
         self.shape = fixed_shape(size.depth, size.top_k, size.nodes)
         self._stands: dict[int, tuple[int, ...]] = {ROOT: ()}  # node -> its ranks from the root on
+        self._chances: list[float] = []  # of each node after its parent, if it was not drawn
 
     def _children(self, rows: Tensor) -> None:
         counts = [self.shape[self._stands[node]] for node in self.open]
@@ -236,11 +249,12 @@ class Fixed(Growth):
     def _likeliest(self, rows: Tensor, counts: list[int]) -> list[list[int]]:
         """Return the columns of each row's most probable tokens, ``counts`` of them."""
         values, best = rows.topk(min(max(counts), rows.shape[-1]), -1)
-        pairs = zip(best.tolist(), values.tolist(), counts, strict=True)
-        return [
-            [t for t, p in zip(ids[:n], chances[:n], strict=True) if p > 0]
-            for ids, chances, n in pairs
-        ]
+        found: list[list[int]] = []
+        for ids, chances, count in zip(best.tolist(), values.tolist(), counts, strict=True):
+            above = [chance for chance in chances[:count] if chance > 0]  # the largest come first
+            self._chances += above
+            found.append(ids[: len(above)])
+        return found
 
     def _drawn(self, rows: Tensor, counts: list[int]) -> list[list[int]]:
         """Return columns of each row, ``counts`` of them, drawn without replacement."""
@@ -259,8 +273,13 @@ class Fixed(Growth):
             found.append(drawn)
         return found
 
-    def _opened(self, born: list[int]) -> list[int]:
-        return [node for node in born if self._stands[node] in self.shape]
+    def _opened(self, first: int) -> list[int]:
+        new = range(first, len(self.tokens))
+        inner = [node for node in new if self._stands[node] in self.shape]
+        return [node for node in inner if self.tokens[node] not in self.stop_ids]
+
+    def _likely(self, chosen: list[int]) -> list[float]:
+        return [] if self.rng is not None else [self._chances[node] for node in chosen]
 
 
 @dataclass(frozen=True, kw_only=True)

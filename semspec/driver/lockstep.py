@@ -18,7 +18,7 @@ T = TypeVar("T")
 SPARED = 8  # most turns in a row of drafts alone while others wait for the target: a tree takes one per level
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """The queries to one model in a turn, and their answers."""
 
@@ -72,6 +72,8 @@ class Lockstep(Way[T]):
         Reading the target's embeddings, which takes no pass, is part of drafting here. After ``SPARED`` such turns in a row
         all are answered: some rules ask the small model for as long as it is sure.
         """
+        if len(self.running) == 1:
+            return list(self.running)
         drafting = [
             one
             for one in self.running
@@ -87,7 +89,9 @@ class Lockstep(Way[T]):
         for one in turn:
             for query in one.queries:
                 asked.setdefault(query.model, []).append(query)
-        side_by_side = any(len({q.model for q in one.queries}) > 1 for one in turn)
+        side_by_side = len(asked) > 1 and any(
+            len({query.model for query in one.queries}) > 1 for one in turn
+        )
         answering = self._answered if isinstance(self.waiting, Inbox) else self._timed
         began = time.perf_counter()
         if side_by_side:

@@ -50,10 +50,10 @@ class Running(Generic[T]):
 
     def send(self, answers: Sequence[Answer | Exception]) -> None:
         """Send the plan its answers, or throw the first error into it; raises StopIteration when it has ended."""
-        error = next((one for one in answers if isinstance(one, Exception)), None)
-        if error is not None:
-            self.asked = self.plan.throw(error)
-            return
+        for answer in answers:
+            if isinstance(answer, Exception):
+                self.asked = self.plan.throw(answer)
+                return
         reply = tuple(answers) if isinstance(self.asked, tuple) else answers[0]
         self.asked = self.plan.send(reply)
 

@@ -69,11 +69,6 @@ class Rule(Plugin, Protocol):
         """Return what the draft model has to read for the rule while drafting; see ``Draft.evidence``."""
         ...
 
-    @property
-    def reads_rows(self) -> bool:
-        """True if it also reads the probabilities of drafted nodes that were not sampled."""
-        ...
-
     def gate(self) -> Gate | None:
         """Return where to stop the draft model; see ``Draft.halted``."""
         ...

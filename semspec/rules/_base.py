@@ -55,10 +55,6 @@ class RuleBase(Plugin):
     def evidence(self) -> tuple[Read, ...]:
         return ()
 
-    @property
-    def reads_rows(self) -> bool:
-        return self.compares
-
     def gate(self) -> Gate | None:
         return None
 

@@ -79,10 +79,6 @@ class Calibrated(TokenRule):
     known: ClassVar[Known]  # set by ``bind``
 
     @property
-    def reads_rows(self) -> bool:
-        return self.prune != "none"
-
-    @property
     def least_score(self) -> float:
         """Return the lowest local tolerance score (LTS) at which the bound keeps a token."""
         raise NotImplementedError
@@ -312,20 +308,20 @@ class ArcSession(LosslessSession):
         return float(normalised_entropy(self.root[1]))
 
     def _kept(self, draft: Draft, parents: list[int], entropy: float) -> list[int]:
-        rule, rows = self.rule, draft.evidence.get(PROBS)
+        rule = self.rule
         if draft.probs is not None:
             raise UserError(
                 "accept.prune drops siblings, and dropping sampled siblings biases the"
                 " sample: use tree=dynamic or tree=static, or prune=none"
             )
-        if rows is None:
+        if self.kit.sampling.greedy or not draft.likely:
             raise UserError(
                 "accept.prune needs the drafter's probabilities, and this draft has none"
                 " (temperature=0, or a drafter without probabilities): use prune=none"
             )
         depth = [below - 1 for below in depths(parents)]
-        own = rows.gather(1, torch.tensor(draft.tokens, device=rows.device)[:, None])[:, 0]
-        path = tree_pruning.path_logprob(own.log().tolist(), parents)
+        own = [math.log(p) if p > 0 else -math.inf for p in draft.likely]
+        path = tree_pruning.path_logprob(own, parents)
         if rule.prune == "entropy":
             score = tree_pruning.confidence(path, depth, entropy, rule.lambda_)
             kept = tree_pruning.entropy_guided(score, parents, depth, rule.eps, rule.leaf)

@@ -65,6 +65,8 @@ def test_trees_keep_their_size_and_know_their_rows(size: Size, kind: str, seed: 
     assert len(set(texts)) == len(texts), "siblings differ"
     for text, row in zip(texts, draft.probs, strict=True):
         assert torch.equal(row, model(text[:-1]))
+    likely = [float(row[text[-1]]) for text, row in zip(texts, draft.probs, strict=True)]
+    assert draft.likely == ([] if kind == "sampled" else pytest.approx(likely))
     assert len(set(tree.read)) == len(tree.read), "nothing is read twice"
 
 
@@ -97,6 +99,19 @@ def test_best_first_names_columns_and_drafts_nothing_impossible() -> None:
     tree.grow(torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.25, 0.75]]))
     draft = tree.draft()
     assert (draft.tokens, draft.parents) == ([5, 7, 3, 13, 11], [-1, -1, 0, 1, 1])
+    assert draft.likely == [0.5, 0.5, 1.0, 0.75, 0.25]
+
+
+def test_best_first_gives_no_node_of_a_full_tree_more_children_than_asked() -> None:
+    tree = BestFirst(Size(3, 2, 6), ())
+    tree.grow(torch.tensor([[0.6, 0.3, 0.1, 0.0]]))
+    tree.grow(torch.tensor([[0.4, 0.35, 0.15, 0.1], [0.9, 0.05, 0.03, 0.02]]))
+    # it is full, and all children of both open nodes are likelier than its least likely node, 0.3 * 0.05
+    tree.grow(torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.25, 0.25, 0.25, 0.25]]))
+    assert tree.tokens[6:] == [0, 1, 0, 1] and tree.parents[6:] == [2, 2, 4, 4]
+    draft = tree.draft()
+    assert (draft.tokens, draft.parents) == ([0, 1, 0, 1, 0, 0], [-1, -1, 0, 0, 1, 2])
+    assert draft.likely == pytest.approx([0.6, 0.3, 0.4, 0.35, 0.9, 0.4])
 
 
 def test_the_fixed_shape_has_the_asked_nodes_and_depth() -> None:
