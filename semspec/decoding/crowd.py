@@ -159,6 +159,8 @@ class Crowd:
                 # later rows hardly wait for drafts any more
                 self._began = min(self._began, now)
             left = (self._due - now) / self.plain.token
+            if left < 1 and not self.plain.measured:  # a guess is no price to compare with
+                left = float(SHORT)
             if left >= 1:
                 return min(math.ceil(left - ROUNDING), LOOK)
             # after a failed trial, a slow moment may have made plain tokens look dear
@@ -203,7 +205,9 @@ class Crowd:
         """Note that this load ends now; a trial in progress ends without a result."""
         if self.state not in ("gathering", "trial"):
             return
-        if self.gained:  # try again when this load comes back
+        if self.gained and not self.plain.measured:  # what seemed to be a loss was a guess
+            self.state, self._doubt, self._doubted = "drafting", None, None
+        elif self.gained:  # try again when this load comes back
             self._gather(-math.inf)
         else:
             self._end(self._lost if self.state == "trial" else 0.0)

@@ -36,6 +36,11 @@ class PlainPrice:
         return self.rows.token or self.known * self.elsewhere
 
     @property
+    def measured(self) -> bool:
+        """True if rows were written side by side under this load."""
+        return self.rows.token > 0
+
+    @property
     def above(self) -> float:
         """Return the measured price over that of single queries."""
         return self.rows.token / self.known if self.rows.token and self.known else self.elsewhere

@@ -370,8 +370,44 @@ def test_a_trial_that_is_left_in_the_middle_has_found_nothing() -> None:
     assert crowd.untried and crowd.row(server.now, TOKEN) <= SHORT
     # drafts that have gained, and are suspected to do so no more, are tried when there are as many again
     again = Crowd(8, "trial", True)
+    again.plain.rows.add(SHORT * TOKEN, SHORT)
     again.leave()
     assert again.state == "gathering" and again.row(5.0, TOKEN) == 0 and again.state == "trial"
+
+
+def test_drafts_are_not_judged_by_a_price_that_was_never_measured_under_this_load() -> None:
+    """They were taken over from a larger load, and a plain token is dearer than was guessed."""
+    crowd = Crowd(8, "drafting", True)
+    guess, real = TOKEN, 3 * TOKEN
+
+    def draft(now: float) -> float:
+        """All draft: five tokens in the time of six guessed ones, or of two real ones."""
+        for _ in range(8):
+            crowd.closed(5, now, now + 6 * guess, guess, False)
+        return now + 6 * guess
+
+    now = 1.0
+    while crowd._doubted is None:
+        now = draft(now)
+    now = math.nextafter(now, math.inf)
+    assert crowd.row(now, guess) == SHORT and crowd.state == "gathering"
+    crowd.leave()  # before anybody has written a row: it was no loss that anybody has seen
+    crowd.enter(now)
+    assert crowd.state == "drafting" and crowd.row(now, guess) == 0
+    while crowd._doubted is None:
+        now = draft(now)
+    now = math.nextafter(now, math.inf)
+    rows = [crowd.row(now, guess) for _ in range(8)]
+    assert rows == [SHORT] * 8
+    late = now + (SHORT + 1) * guess  # all but one draft longer than expected
+    assert crowd.row(late, guess) == SHORT and crowd.state == "gathering"
+    for _ in range(8):
+        crowd.closed(SHORT, now, now + SHORT * real, guess, False)
+    now += 2 * SHORT * real
+    assert crowd.row(now, guess) == 0 and crowd.state == "trial"
+    for _ in range(20):
+        now = draft(now)
+    assert crowd.gained and crowd.state == "drafting"
 
 
 def economy(load: int) -> Economy:
