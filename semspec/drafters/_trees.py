@@ -152,7 +152,7 @@ class BestFirst(Growth):
         # a node worse than all nodes of a full tree is not kept, and neither are its children
         least = self.scores[self._kept[-1]] if len(self._kept) == nodes else 0.0
         above = [self.scores[node] for node in self.open] if first else [1.0]
-        few = self._above(rows, above, least) if least > 0 and rows.is_cpu else None
+        few = self._few(rows, above, least) if least > 0 and rows.is_cpu else None
         scores, places, columns = few or self._likeliest(rows, above)
         # for some hundred numbers, loops take less time than array operations
         chosen = [i for i, score in enumerate(scores) if score > least]
@@ -176,7 +176,7 @@ class BestFirst(Growth):
         places = [place for place in range(len(above)) for _ in range(most)]
         return scores, places, [column for row in best.indices.tolist() for column in row]
 
-    def _above(self, rows: Tensor, above: list[float], least: float) -> Children | None:
+    def _few(self, rows: Tensor, above: list[float], least: float) -> Children | None:
         """Return what is left of ``_likeliest`` above ``least``, and maybe some more; None if it is much.
 
         Where a tree is full this is little, and comparing takes less time than finding each row's largest numbers.
@@ -251,9 +251,11 @@ class Fixed(Growth):
         values, best = rows.topk(min(max(counts), rows.shape[-1]), -1)
         found: list[list[int]] = []
         for ids, chances, count in zip(best.tolist(), values.tolist(), counts, strict=True):
-            above = [chance for chance in chances[:count] if chance > 0]  # the largest come first
-            self._chances += above
-            found.append(ids[: len(above)])
+            possible = [
+                chance for chance in chances[:count] if chance > 0
+            ]  # the largest come first
+            self._chances += possible
+            found.append(ids[: len(possible)])
         return found
 
     def _drawn(self, rows: Tensor, counts: list[int]) -> list[list[int]]:

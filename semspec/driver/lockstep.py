@@ -72,7 +72,8 @@ class Lockstep(Way[T]):
         Reading the target's embeddings, which takes no pass, is part of drafting here. After ``SPARED`` such turns in a row
         all are answered: some rules ask the small model for as long as it is sure.
         """
-        if len(self.running) == 1:
+        if len(self.running) == 1:  # nobody waits for it
+            self._spared = 0
             return list(self.running)
         drafting = [
             one

@@ -16,6 +16,7 @@ from semspec.decoding.plans import together
 from semspec.drafters._base import DraftSessionBase
 from semspec.driver import SPARED, Driver, Timed, lockstep, running
 from semspec.driver import timed as timed_by
+from semspec.driver.inbox import Given
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.errors import UserError
 from semspec.loop import Speculation, speculate
@@ -321,3 +322,22 @@ def test_who_waits_for_the_target_is_not_kept_waiting_by_drafts() -> None:
             if done.value == 1:
                 assert turns <= SPARED + 2
     assert ended == [1, 0]
+
+
+def test_turns_that_nobody_waited_for_do_not_count_against_drafts() -> None:
+    """While a plan runs alone it keeps nobody waiting, however many drafts came first before."""
+
+    def asks(role: Role, key: int) -> running.Running[list[int]]:
+        context = Context(key, [0, 1])
+        plan = write(role, context, random.Random(0), 1)
+        return running.Running(context, plan, next(plan))
+
+    drafting, writing = asks("draft", 0), asks("target", 1)
+    way = lockstep.Lockstep[list[int]]({}, None, Given([]), 2, lambda _: None, threads=ThreadPoolExecutor)  # fmt: skip
+    way.running = [drafting, writing]
+    for _ in range(SPARED):
+        assert way._next() == [drafting]
+    way.running = [drafting]
+    assert way._next() == [drafting]
+    way.running = [drafting, writing]
+    assert way._next() == [drafting]
