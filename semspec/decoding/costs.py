@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from semspec.decoding.context_price import ContextPrice, checked
+from semspec.decoding.drift import Drift
 from semspec.types import Answer, Query, Role
 
 READ, TREE, WRITE, WATCH = "read", "tree", "write", "watch"
@@ -33,8 +34,10 @@ LEANS = {
 }
 """For each kind, other kinds whose cost per context token is used while its own is unknown."""
 PASSES = READ, TREE  # tokens are fed together; in all other kinds one after the other
+DRAFTS = ASK, CHAIN  # the drafter's work, with the queries in it
 
 FEW = 5  # up to so many measurements of a size, their median counts
+KNOWN = 3  # measurements of a size with which others are compared
 MEMORY = 64  # measurements in a size's average; beyond that, older ones fade
 OUTLIER = 3.0  # a pass counts as at most this many times its expected seconds
 # a token of a row costs at least this share of the row's seconds per token, whatever the start costs
@@ -55,9 +58,10 @@ class Point:
     seconds: float
     context: float  # average cached positions
     count: float = 1.0
+    own: float = 0.0  # average seconds that the plans then spent on the answers
     first: list[float] = field(default_factory=list)  # the seconds of the first few
 
-    def add(self, size: float, seconds: float, context: float) -> None:
+    def add(self, size: float, seconds: float, context: float, own: float = 0.0) -> None:
         self.first = self.first or [self.seconds]
         self.count = min(self.count + 1, MEMORY)
         self.size += (size - self.size) / self.count
@@ -67,6 +71,7 @@ class Point:
         else:
             self.seconds += (seconds - self.seconds) / self.count
         self.context += (context - self.context) / self.count
+        self.own += (own - self.own) / self.count
 
 
 def bin_of(size: float) -> int:
@@ -81,25 +86,41 @@ Line: TypeAlias = tuple[list[float], list[float]]
 class Curve:
     """Seconds by size: a monotone line through averages, raised by the context once its price is known.
 
-    Without a given context, each size is priced at the context it was measured at.
+    Without a given context, each size is priced at the context it was measured at. Where several problems share the passes, a
+    ``drift`` takes the place of the context, and the averages are those of a drift of 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, drift: Drift | None = None) -> None:
+        self.drift = drift
         self.points: dict[int, Point] = {}
         self.version = 0  # number of measurements
         self.price = ContextPrice()
         self._lines: dict[int | None, Line] = {}  # by step of the context
 
-    def add(self, size: float, seconds: float, context: float = 0) -> None:
-        """Add a measurement."""
+    def add(
+        self,
+        size: float,
+        seconds: float,
+        context: float = 0,
+        own: float = 0.0,
+        passes: float = 0.0,
+    ) -> None:
+        """Add a measurement; ``own`` as in ``Costs.took``. ``passes``: how many of them in a row the drift follows."""
         point = self.points.get(bin_of(size))
+        if self.drift is None:
+            seconds, own = seconds + own, 0.0
+        else:
+            if point is not None and point.count >= KNOWN and passes:
+                expected = self.at(size) * point.seconds * self.drift.factor / self._now(point)
+                self.drift.follow(self.drift.factor * seconds / expected, passes)
+            seconds /= self.drift.factor
         if point is None:
-            self.points[bin_of(size)] = Point(size, seconds, context)
+            self.points[bin_of(size)] = Point(size, seconds, context, own=own)
             self.points = dict(sorted(self.points.items()))  # by size: ranges do not overlap
         else:
-            if point.count >= 3:
+            if point.count >= KNOWN:
                 seconds = min(seconds, OUTLIER * point.seconds)
-            if point.count >= FEW:
+            if point.count >= FEW and self.drift is None:
                 self.price.add(
                     size,
                     point.seconds,
@@ -108,8 +129,12 @@ class Curve:
                     slower=seconds - point.seconds,
                     weight=point.count / (point.count + 1),
                 )
-            point.add(size, seconds, context)
+            point.add(size, seconds, context, own)
         self.version += 1
+        self._lines.clear()
+
+    def moved(self) -> None:
+        """Note that the drift has changed."""
         self._lines.clear()
 
     def fit(self) -> None:
@@ -168,7 +193,7 @@ class Curve:
         weights: list[float] = []
         for point in self.points.values():
             size, weight = point.size, point.count
-            took = point.seconds if step is None else self._behind(point, step)
+            took = self._now(point) if step is None else self._behind(point, step)
             while seconds and seconds[-1] > took:
                 other, high, more = sizes.pop(), seconds.pop(), weights.pop()
                 whole = weight + more
@@ -184,10 +209,14 @@ class Curve:
         farther = (step + 0.5) * STEP - point.context
         return max(point.seconds + farther * self.price.of(point.size), LEAST_LEFT * point.seconds)
 
+    def _now(self, point: Point) -> float:
+        """Return the seconds of a size at the present drift."""
+        return point.own + point.seconds * (self.drift.factor if self.drift else 1.0)
+
     def told(self) -> dict[str, Any]:
         """Return the curve as JSON."""
         points = [
-            [round(p.size, 3), p.seconds, round(p.context, 1), p.count]
+            [round(p.size, 3), self._now(p), round(p.context, 1), p.count]
             for _, p in sorted(self.points.items())
         ]
         return {"points": points, "position": [self.price.fetched, self.price.computed]}
@@ -244,21 +273,37 @@ class Costs:
     drafting: float = 0.0  # seconds that drafters have spent since ``resumed`` was last called
     clock: float | None = None  # time of the last answer, by the driver's clock
     wakings: int = 0  # times that a draft model read a long unseen text while all others waited
+    # by model and load, where several problems share a pass
+    drifts: dict[tuple[str, int], Drift] = field(default_factory=dict)
     # by load: seconds of rows that a drafter watched over those of equal rows just before or after them
     watching: dict[int, list[float]] = field(default_factory=dict)
     # the last row: kind, load, size, seconds
     _row: tuple[str, int, int, float] = field(default=("", 0, 0, 0.0), init=False)
 
     def add(
-        self, who: str, kind: str, together: int, size: float, seconds: float, context: float = 0
+        self,
+        who: str,
+        kind: str,
+        together: int,
+        size: float,
+        seconds: float,
+        context: float = 0,
+        own: float = 0.0,
+        passes: float = 0.0,
     ) -> None:
-        """Add a measurement, unless the table is recorded."""
+        """Add a measurement, unless the table is recorded; ``own`` and ``passes`` as in ``Curve.add``."""
         if self.fixed or seconds <= 0:
             return
         if (curve := self.curves.get((who, kind, together))) is None:
-            curve = self.curves[who, kind, together] = Curve()
-        curve.add(size, seconds, context)
-        if curve.version % REFIT == 0:
+            drifts = together > 1 and kind not in DRAFTS
+            drift = self.drifts.setdefault((who, together), Drift()) if drifts else None
+            curve = self.curves[who, kind, together] = Curve(drift)
+        curve.add(size, seconds, context, own, passes)
+        if together > 1:  # curves of one model share their drift
+            for kind in LEANS:
+                if (other := self.curve(who, kind, together)) is not None:
+                    other.moved()
+        elif curve.version % REFIT == 0:
             curve.fit()
             self._lean(who, together)
 
@@ -294,11 +339,14 @@ class Costs:
         self.wakings += role == "draft" and not all(sizes)
         if len(kinds) == 1 and all(sizes):
             context = sum(map(_positions, asked, sizes)) / len(asked)
-            seconds += own if role == "target" else 0.0
+            own = own if role == "target" else 0.0
             kind, size = kinds.pop(), max(sizes)
             if role == "target" and seconds > 0:
-                self._pair(kind, together, size, seconds)
-            self.add(role, kind, together, size, seconds, context)
+                self._pair(kind, together, size, seconds + own)
+            # a pass that also reads prompts takes long for another reason
+            usual = kind not in PASSES or all(map(_short, asked))
+            passes = len(asked) / together * (1 if kind in PASSES else size) if usual else 0.0
+            self.add(role, kind, together, size, seconds, context, own, passes)
 
     def _pair(self, kind: str, together: int, size: int, seconds: float) -> None:
         """Compare a row that a drafter watched with an equal one just before or after it.
@@ -320,6 +368,11 @@ class Costs:
             return 0.0
         ratios = self.watching[nearest(self.watching, together)]
         return max(median(ratios), 1.0) if len(ratios) >= PAIRS else 0.0
+
+    def drift(self, load: int) -> float:
+        """Return how many times as long the target's passes take now under a load as when they were measured."""
+        drift = self.drifts.get(("target", load))
+        return drift.factor if drift else 1.0
 
     def answered(self, now: float) -> None:
         """Note the time at which plans get their answers; a recorded table ignores it."""
@@ -418,6 +471,12 @@ def size_of(query: Query, answer: Answer) -> int:
     if query.generate is None:
         return answer.fed
     return len(answer.tokens) if answer.fed - len(answer.tokens) <= PREFIX else 0
+
+
+def _short(asked: tuple[Query, Answer]) -> bool:
+    """Return whether a pass read hardly more than it was asked about: neither a prompt nor what a cache had lost."""
+    query, answer = asked
+    return answer.fed - len(query.tokens) <= PREFIX
 
 
 def _at(curve: Curve, kind: str, size: float, context: float | None) -> float:

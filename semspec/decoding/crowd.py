@@ -136,12 +136,12 @@ class Crowd:
         """True if drafts were not tried, or a trial that ended without a result has been made up for."""
         return self.gained is None and not self.owed
 
-    def row(self, now: float, known: float) -> int:
+    def row(self, now: float, known: float, drift: float = 1.0) -> int:
         """Return how many tokens a problem has to write plainly now; 0: it drafts.
 
-        ``known``: seconds of a plain token under this load, by the price of single queries.
+        ``known``: seconds of a plain token under this load, by the price of single queries. ``drift``: as in ``PlainPrice``.
         """
-        self.plain.known = known
+        self.plain.now(known, drift)
         if self.state == "writing":
             untried = self.untried
             if (self.owed > 0 and not self._pays_now) or self.written < SETTLED * self.size:
@@ -182,7 +182,7 @@ class Crowd:
     @property
     def _far(self) -> bool:
         """True if a plain token would have to take much longer before drafts are tried again at once."""
-        return not 0 < self.price < FAR * (self.plain.latest.token or self.plain.rows.token)
+        return not 0 < self.price < FAR * (self.plain.latest.token or self.plain.token)
 
     def _gather(self, due: float) -> None:
         """Let all write up to the same moment, and draft from then on."""
@@ -222,14 +222,15 @@ class Crowd:
         writing: float = 0.0,
         besides: float = 0.0,
         share: float = 1.0,
+        drift: float = 1.0,
     ) -> None:
         """Count a round of one problem.
 
-        ``known``: as in ``row``. ``reads``: it also read its prompt. Of a round without a draft, ``writing`` are the seconds that the
+        ``known``, ``drift``: as in ``row``. ``reads``: it also read its prompt. Of a round without a draft, ``writing`` are the seconds that the
         target wrote (0: all of them), and ``besides`` those that were not the target's. ``share``: what a plain token costs under the
         load of this round, over one under ``size``: towards the end of a group fewer and fewer problems are left.
         """
-        self.plain.known = known
+        self.plain.now(known, drift)
         if self.state in ("writing", "gathering"):
             self.written += tokens
             self.owed = max(self.owed - EXPLORE * tokens, 0.0)

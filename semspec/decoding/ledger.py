@@ -124,7 +124,7 @@ class Ledger:
         economy, now = self.economy, self.economy.costs.clock
         assert now is not None
         crowd = economy.crowd(now)
-        row = crowd.row(now, economy.known(crowd.size))
+        row = crowd.row(now, economy.known(crowd.size), economy.costs.drift(crowd.size))
         return row if self.rounds or self.tried or not self.watches else 0
 
     @property
@@ -187,7 +187,8 @@ class Ledger:
                 known = economy.known(crowd.size)
                 share = economy.token / known if crowd.size != economy.company else 1.0
                 row = self._row(done, now - since, resting)
-                crowd.closed(tokens, since, now, known, self.rounds == 1, *row, share)
+                drift = economy.costs.drift(crowd.size)
+                crowd.closed(tokens, since, now, known, self.rounds == 1, *row, share, drift)
             return tokens - predicted
         first = self.rounds == 1
         unseen = not done.drafted and (resting or not self.watches)

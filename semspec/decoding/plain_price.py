@@ -1,7 +1,8 @@
 """The price of a plain token among others: what drafts of several problems at a time are compared with.
 
 The price of single queries (``known``) leaves out what lies between them. So the rows that all problems write side by side are
-timed as a whole, and ``above`` says how much dearer a plain token is that way.
+timed as a whole, and ``above`` says how much dearer a plain token is that way. Passes soon take longer or shorter than when
+those rows were written (``drift``), and so does a plain token.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class PlainPrice:
 
     size: int
     known: float = 0.0  # seconds of a plain token by the price of single queries, under this load
-    rows: Rows = field(default_factory=Rows)
+    drift: float = 1.0  # how many times as long passes take now as when they were measured
+    rows: Rows = field(default_factory=Rows)  # in seconds at a drift of 1
     latest: Rows = field(default_factory=Rows)  # about a row of each problem
     # the price over ``known`` under a load that was measured, until rows of this one were
     elsewhere: float = 1.0
@@ -33,7 +35,7 @@ class PlainPrice:
     @property
     def token(self) -> float:
         """Return the seconds of a plain token."""
-        return self.rows.token or self.known * self.elsewhere
+        return self.rows.token * self.drift or self.known * self.elsewhere
 
     @property
     def measured(self) -> bool:
@@ -43,7 +45,11 @@ class PlainPrice:
     @property
     def above(self) -> float:
         """Return the measured price over that of single queries."""
-        return self.rows.token / self.known if self.rows.token and self.known else self.elsewhere
+        return self.token / self.known if self.measured and self.known else self.elsewhere
+
+    def now(self, known: float, drift: float) -> None:
+        """Set the present price of single queries and the drift."""
+        self.known, self.drift = known, drift
 
     def wrote(self, tokens: int, seconds: float, batch: tuple[float, float]) -> None:
         """Count a row of a batch: ``batch`` says when its rows began and ended.
@@ -59,7 +65,7 @@ class PlainPrice:
         self._longest = max(tokens, self._longest)
         for _ in range(again + 1):
             self.rows.fade(FADES)
-            self.rows.add(seconds, self._longest)
+            self.rows.add(seconds / self.drift, self._longest)
             self.latest.fade(1 - 1 / max(self.size, LEAST))
             self.latest.add(seconds, self._longest)
         self._batched += 1
