@@ -279,6 +279,8 @@ class Costs:
     watching: dict[int, list[float]] = field(default_factory=dict)
     # the last row: kind, load, size, seconds
     _row: tuple[str, int, int, float] = field(default=("", 0, 0, 0.0), init=False)
+    # seconds of a plain token by load and step of the context, since the last measurement
+    _tokens: dict[tuple[int, int | None], float | None] = field(default_factory=dict, init=False)
 
     def add(
         self,
@@ -294,6 +296,7 @@ class Costs:
         """Add a measurement, unless the table is recorded; ``own`` and ``passes`` as in ``Curve.add``."""
         if self.fixed or seconds <= 0:
             return
+        self._tokens.clear()
         if (curve := self.curves.get((who, kind, together))) is None:
             drifts = together > 1 and kind not in DRAFTS
             drift = self.drifts.setdefault((who, together), Drift()) if drifts else None
@@ -424,6 +427,12 @@ class Costs:
 
     def token(self, together: int = 1, context: float | None = None) -> float | None:
         """Return the seconds per token in a long row that the target writes."""
+        key = together, None if context is None else int(context) // STEP
+        if key not in self._tokens:  # many problems ask between two passes
+            self._tokens[key] = self._token(together, context)
+        return self._tokens[key]
+
+    def _token(self, together: int, context: float | None) -> float | None:
         curve = self.curve("target", WRITE, together)
         if curve is not None and len(curve.points) > 1:
             # noise can make rows of different lengths look almost equally long
