@@ -38,6 +38,7 @@ DRAFTS = ASK, CHAIN  # the drafter's work, with the queries in it
 
 FEW = 5  # up to so many measurements of a size, their median counts
 KNOWN = 3  # measurements of a size with which others are compared
+EVEN = 1.5  # times the average size that the largest in a pass may have if the pass is to tell about others
 MEMORY = 64  # measurements in a size's average; beyond that, older ones fade
 OUTLIER = 3.0  # a pass counts as at most this many times its expected seconds
 # a token of a row costs at least this share of the row's seconds per token, whatever the start costs
@@ -97,22 +98,20 @@ class Curve:
         self.price = ContextPrice()
         self._lines: dict[int | None, Line] = {}  # by step of the context
 
-    def add(
-        self,
-        size: float,
-        seconds: float,
-        context: float = 0,
-        own: float = 0.0,
-        passes: float = 0.0,
-    ) -> None:
-        """Add a measurement; ``own`` as in ``Costs.took``. ``passes``: how many of them in a row the drift follows."""
+    def follow(self, size: float, seconds: float, passes: float) -> None:
+        """Let the drift follow ``passes`` in a row that took so long, before they are added."""
+        point = self.points.get(bin_of(size))
+        if self.drift is not None and point is not None and point.count >= KNOWN:
+            now = self.drift.factor
+            expected = self.at(size) * now * point.seconds / self._now(point)  # without own work
+            self.drift.follow(now * seconds / expected, passes)
+
+    def add(self, size: float, seconds: float, context: float = 0, own: float = 0.0) -> None:
+        """Add a measurement; ``own`` as in ``Costs.took``."""
         point = self.points.get(bin_of(size))
         if self.drift is None:
             seconds, own = seconds + own, 0.0
         else:
-            if point is not None and point.count >= KNOWN and passes:
-                expected = self.at(size) * point.seconds * self.drift.factor / self._now(point)
-                self.drift.follow(self.drift.factor * seconds / expected, passes)
             seconds /= self.drift.factor
         if point is None:
             self.points[bin_of(size)] = Point(size, seconds, context, own=own)
@@ -291,24 +290,32 @@ class Costs:
         seconds: float,
         context: float = 0,
         own: float = 0.0,
-        passes: float = 0.0,
     ) -> None:
-        """Add a measurement, unless the table is recorded; ``own`` and ``passes`` as in ``Curve.add``."""
+        """Add a measurement, unless the table is recorded; ``own`` as in ``took``."""
         if self.fixed or seconds <= 0:
             return
         self._tokens.clear()
-        if (curve := self.curves.get((who, kind, together))) is None:
+        if (curve := self.curve(who, kind, together)) is None:
             drifts = together > 1 and kind not in DRAFTS
             drift = self.drifts.setdefault((who, together), Drift()) if drifts else None
             curve = self.curves[who, kind, together] = Curve(drift)
-        curve.add(size, seconds, context, own, passes)
-        if together > 1:  # curves of one model share their drift
-            for kind in LEANS:
-                if (other := self.curve(who, kind, together)) is not None:
-                    other.moved()
-        elif curve.version % REFIT == 0:
+        curve.add(size, seconds, context, own)
+        if together == 1 and curve.version % REFIT == 0:
             curve.fit()
             self._lean(who, together)
+
+    def follow(
+        self, who: str, kind: str, together: int, size: float, seconds: float, passes: float
+    ) -> None:
+        """Let a model's drift under a load follow ``passes`` in a row that took so long, before they are added."""
+        curve = self.curve(who, kind, together)
+        if self.fixed or curve is None or curve.drift is None:
+            return
+        curve.follow(size, seconds, passes)
+        self._tokens.clear()
+        for kind in LEANS:
+            if (other := self.curve(who, kind, together)) is not None:
+                other.moved()
 
     def _lean(self, who: str, together: int) -> None:
         """Let related kinds stand in for each other's price of the context."""
@@ -326,6 +333,16 @@ class Costs:
                     break
             curve.lean(*prices)
 
+    def passed(self, asked: Sequence[tuple[Query, Answer]], seconds: float, together: int) -> None:
+        """Note how long queries to one model took that were answered together, before plans go on with the answers."""
+        if self.fixed or together == 1 or seconds <= 0 or (batch := _batch(asked)) is None:
+            return
+        kind, size, average = batch
+        # a pass takes long for another reason if it also reads prompts, and its size says little if it is that of a few
+        if size <= EVEN * average and (kind not in PASSES or all(map(_short, asked))):
+            passes = len(asked) / together * (1 if kind in PASSES else size)
+            self.follow(asked[0][0].model, kind, together, size, seconds, passes)
+
     def took(
         self, asked: Sequence[tuple[Query, Answer]], seconds: float, own: float, together: int
     ) -> None:
@@ -336,20 +353,16 @@ class Costs:
         """
         if self.fixed:
             return
-        kinds = {kind_of(query) for query, _ in asked}
-        sizes = [size_of(query, answer) for query, answer in asked]
         role: Role = asked[0][0].model
-        self.wakings += role == "draft" and not all(sizes)
-        if len(kinds) == 1 and all(sizes):
-            context = sum(map(_positions, asked, sizes)) / len(asked)
-            own = own if role == "target" else 0.0
-            kind, size = kinds.pop(), max(sizes)
-            if role == "target" and seconds > 0:
-                self._pair(kind, together, size, seconds + own)
-            # a pass that also reads prompts takes long for another reason
-            usual = kind not in PASSES or all(map(_short, asked))
-            passes = len(asked) / together * (1 if kind in PASSES else size) if usual else 0.0
-            self.add(role, kind, together, size, seconds, context, own, passes)
+        self.wakings += role == "draft" and not all(size_of(*one) for one in asked)
+        if (batch := _batch(asked)) is None:
+            return
+        kind, size, average = batch
+        context = sum(_positions(query, average) for query, _ in asked) / len(asked)
+        own = own if role == "target" else 0.0
+        if role == "target" and seconds > 0:
+            self._pair(kind, together, size, seconds + own)
+        self.add(role, kind, together, size, seconds, context, own)
 
     def _pair(self, kind: str, together: int, size: int, seconds: float) -> None:
         """Compare a row that a drafter watched with an equal one just before or after it.
@@ -482,6 +495,15 @@ def size_of(query: Query, answer: Answer) -> int:
     return len(answer.tokens) if answer.fed - len(answer.tokens) <= PREFIX else 0
 
 
+def _batch(asked: Sequence[tuple[Query, Answer]]) -> tuple[str, int, float] | None:
+    """Return the kind, the largest and the average size of queries answered together; None if they say nothing about costs."""
+    kinds = {kind_of(query) for query, _ in asked}
+    sizes = [size_of(query, answer) for query, answer in asked]
+    if len(kinds) > 1 or not all(sizes):
+        return None
+    return kinds.pop(), max(sizes), sum(sizes) / len(sizes)
+
+
 def _short(asked: tuple[Query, Answer]) -> bool:
     """Return whether a pass read hardly more than it was asked about: neither a prompt nor what a cache had lost."""
     query, answer = asked
@@ -514,7 +536,6 @@ def _grown(reading: Curve, times: float, context: float | None) -> float:
     return max(1 - (1 - times) * each, times)
 
 
-def _positions(asked: tuple[Query, Answer], size: int) -> float:
+def _positions(query: Query, size: float) -> float:
     """Return the cached positions before what was fed; for written tokens, before the middle of the row."""
-    query, _ = asked
     return len(query.context) + (size / 2 if query.generate is not None else 0.0)

@@ -83,6 +83,7 @@ class Freely(Way[T]):
             own = answer.seconds if isinstance(answer, Answer) and stamped else waited
             # seconds under two loads would be no price of either
             if one.beside == self._load:
+                self.passed([query], [answer], own, one.beside)
                 self.count([query], [answer], own, 0.0, one.beside)
         if self.costs is not None:
             self.costs.answered(time.perf_counter())

@@ -60,6 +60,9 @@ class Lockstep(Way[T]):
         if self.costs is not None:
             self.costs.resumed()
             self.costs.answered(time.perf_counter())
+            for batch in batches.values():
+                together = self._together(batch)
+                self.passed(batch.queries, batch.replies, batch.seconds, together)
         own, ended = self._hand_out(turn, batches)
         if self.costs is not None:
             self._tell_costs(batches, max(own - self.costs.resumed(), 0.0))
@@ -124,8 +127,12 @@ class Lockstep(Way[T]):
     def _tell_costs(self, batches: Mapping[Role, Batch], own: float) -> None:
         """Report the costs of this turn; ``own``: seconds of the plans' own work after the answers."""
         for batch in batches.values():
-            together = company(len(batch.queries), self.concurrency)
+            together = self._together(batch)
             self.count(batch.queries, batch.replies, batch.seconds, own, together)
+
+    def _together(self, batch: Batch) -> int:
+        """Return the number of problems that shared a batch, as the cost model counts them."""
+        return company(len(batch.queries), self.concurrency)
 
     def _timed(self, item: tuple[Role, list[Query]]) -> tuple[Sequence[Answer | Exception], float]:
         role, queries = item

@@ -97,6 +97,17 @@ class Way(Generic[T]):
             under_way = len(self.running) if self.waiting.over else self.concurrency
         self.costs.load = company(min(under_way, self.concurrency), self.concurrency)
 
+    def passed(
+        self,
+        queries: Sequence[Query],
+        replies: Sequence[Answer | Exception],
+        seconds: float,
+        together: int,
+    ) -> None:
+        """Report how long one model's queries took, before the plans go on with the answers."""
+        if self.costs is not None and (pairs := _answered(queries, replies)):
+            self.costs.passed(pairs, seconds, together)
+
     def count(
         self,
         queries: Sequence[Query],
@@ -106,7 +117,13 @@ class Way(Generic[T]):
         together: int,
     ) -> None:
         """Report the time of one model's queries to the cost model, if all were answered."""
-        answers = [reply for reply in replies if isinstance(reply, Answer)]
-        if self.costs is not None and len(answers) == len(queries):
-            pairs = list(zip(queries, answers, strict=True))
+        if self.costs is not None and (pairs := _answered(queries, replies)):
             self.costs.took(pairs, seconds, own, together)
+
+
+def _answered(
+    queries: Sequence[Query], replies: Sequence[Answer | Exception]
+) -> list[tuple[Query, Answer]]:
+    """Return queries with their answers, if all were answered."""
+    answers = [reply for reply in replies if isinstance(reply, Answer)]
+    return list(zip(queries, answers, strict=True)) if len(answers) == len(queries) else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,7 +11,7 @@ from semspec.decoding.costs import CHAIN, READ, WATCH, WRITE, Costs, Curve
 from semspec.decoding.crowd import Crowd
 from semspec.decoding.drift import MOST, Drift
 from semspec.decoding.plain_price import PlainPrice
-from semspec.types import Answer, Context, Query, Read, Sampling, What
+from semspec.types import Answer, Context, Generate, Query, Read, Sampling, What
 
 LOAD = 64
 OFTEN = 40  # measurements of a size by the time the texts have grown
@@ -26,8 +27,23 @@ def measured(*sizes: int, load: int = LOAD) -> Costs:
     costs = Costs()
     for size in sizes:
         for _ in range(OFTEN):
-            costs.add("target", READ, load, size, seconds(size), passes=1)
+            took(costs, "target", READ, load, size, seconds(size))
     return costs
+
+
+def took(
+    costs: Costs,
+    who: str,
+    kind: str,
+    load: int,
+    size: int,
+    seconds: float,
+    own: float = 0.0,
+    passes: float = 1,
+) -> None:
+    """Measure a pass as the driver does: once it is over, and once the plans have gone on."""
+    costs.follow(who, kind, load, size, seconds, passes)
+    costs.add(who, kind, load, size, seconds, own=own)
 
 
 def of(costs: Costs, size: float, load: int = LOAD) -> float:
@@ -39,7 +55,7 @@ def of(costs: Costs, size: float, load: int = LOAD) -> float:
 def test_what_one_size_shows_the_others_follow() -> None:
     costs = measured(1, 3, 7)
     for _ in range(12):
-        costs.add("target", READ, LOAD, 3, seconds(3, 2.0), passes=1)
+        took(costs, "target", READ, LOAD, 3, seconds(3, 2.0))
     assert costs.drift(LOAD) == pytest.approx(2.0, rel=0.04)
     for size in (1, 2, 3, 5, 7):
         assert of(costs, size) == pytest.approx(seconds(size, 2.0), rel=0.04)
@@ -49,9 +65,9 @@ def test_written_rows_and_reading_share_it_and_other_loads_and_models_do_not() -
     costs = measured(1, 5)
     for who, load in (("target", LOAD), ("target", 4), ("draft", LOAD)):
         for _ in range(6):
-            costs.add(who, WRITE, load, 16, 0.4, passes=16)
+            took(costs, who, WRITE, load, 16, 0.4, passes=16)
     for _ in range(4):
-        costs.add("target", READ, LOAD, 5, seconds(5, 1.8), passes=4)
+        took(costs, "target", READ, LOAD, 5, seconds(5, 1.8), passes=4)
     written = {
         (who, load): costs.seconds(who, WRITE, 16, load)
         for who, load in (("target", LOAD), ("target", 4), ("draft", LOAD))
@@ -63,7 +79,7 @@ def test_written_rows_and_reading_share_it_and_other_loads_and_models_do_not() -
 def test_one_problem_has_a_context_price_and_no_drift() -> None:
     costs = measured(1, 5, load=1)
     for _ in range(20):
-        costs.add("target", READ, 1, 5, seconds(5, 2.0), passes=1)
+        took(costs, "target", READ, 1, 5, seconds(5, 2.0))
     assert costs.drift(1) == 1.0 and of(costs, 1, 1) == pytest.approx(seconds(1))
 
 
@@ -71,7 +87,7 @@ def test_a_drafters_own_work_does_not_drift() -> None:
     costs = measured(1, 5)
     for slower in (1.0, 2.0):
         for _ in range(6):
-            costs.add("draft", CHAIN, LOAD, 4, 0.01 * slower, passes=1)
+            took(costs, "draft", CHAIN, LOAD, 4, 0.01 * slower)
     assert not any(who == "draft" for who, _ in costs.drifts)
 
 
@@ -79,9 +95,9 @@ def test_the_plans_own_seconds_do_not_grow_with_the_passes() -> None:
     costs = Costs()
     for size in (1, 6):
         for _ in range(OFTEN):
-            costs.add("target", READ, LOAD, size, seconds(size), own=0.01, passes=1)
+            took(costs, "target", READ, LOAD, size, seconds(size), own=0.01)
     for _ in range(12):
-        costs.add("target", READ, LOAD, 1, seconds(1, 2.0), own=0.01, passes=1)
+        took(costs, "target", READ, LOAD, 1, seconds(1, 2.0), own=0.01)
     assert of(costs, 6) == pytest.approx(seconds(6, 2.0) + 0.01, rel=0.04)
 
 
@@ -105,34 +121,71 @@ def test_short_drafts_measured_late_do_not_look_dear(seed: int) -> None:
     for turn in range(200):
         slower = 1 + turn / 200  # texts grow
         size = randomness.choice((5, 6, 7) if turn < 100 else (1, 2, 3))
-        took = seconds(size, slower) * randomness.uniform(0.9, 1.1)
-        costs.add("target", READ, LOAD, size, took, passes=1)
-        without.add(size, took)
+        one = seconds(size, slower) * randomness.uniform(0.9, 1.1)
+        took(costs, "target", READ, LOAD, size, one)
+        without.add(size, one)
     truth = seconds(6) / seconds(2)
     assert of(costs, 6) / of(costs, 2) == pytest.approx(truth, rel=0.1)
     assert without.at(6) / without.at(2) < 0.8 * truth
 
 
-def test_a_pass_that_reads_prompts_says_nothing_of_the_others() -> None:
-    costs = measured(2, 40)
-
-    def passed(fed: int, took: float) -> None:
+def read(costs: Costs, seconds: float, fed: Sequence[int], prompt: int = 0) -> None:
+    """Report a pass that reads so many tokens of each problem, and their prompts."""
+    asked = []
+    for number, count in enumerate(fed):
         query = Query(
             "target",
-            Context(0, list(range(50))),
+            Context(number, list(range(50))),
             Sampling(1.0),
             random.Random(0),
-            tokens=[1],
+            tokens=[1] * (count - 1),
             reads=(Read(What.PROBS),),
         )
-        costs.took([(query, Answer(fed=fed))] * LOAD, took, 0.0, LOAD)
+        asked.append((query, Answer(fed=count + prompt)))
+    costs.passed(asked, seconds, LOAD)
+    costs.took(asked, seconds, 0.0, LOAD)
 
+
+def test_a_pass_that_reads_prompts_says_nothing_of_the_others() -> None:
+    costs = measured(2, 40)
     for _ in range(5):
-        passed(40, seconds(40, 3.0))  # prompts
+        read(costs, seconds(40, 3.0), [2] * LOAD, prompt=38)
     assert costs.drift(LOAD) == 1.0
     for _ in range(12):
-        passed(2, seconds(2, 3.0))
+        read(costs, seconds(2, 3.0), [2] * LOAD)
     assert costs.drift(LOAD) == pytest.approx(3.0, rel=0.12)
+
+
+def test_a_pass_with_one_long_draft_says_nothing_of_the_others() -> None:
+    """Its size is that of the longest, but it takes about as long as one over short drafts."""
+    costs = measured(2, 20)
+    for _ in range(5):
+        read(costs, seconds(2.3), [20] + [2] * (LOAD - 1))
+    assert costs.drift(LOAD) == 1.0
+    for _ in range(5):
+        read(costs, seconds(20, 1.5), [20] * (LOAD // 2) + [16] * (LOAD // 2))
+    assert costs.drift(LOAD) > 1.3
+
+
+def test_a_row_is_priced_at_the_drift_that_it_shows() -> None:
+    """The driver tells how long a row took before the problems go on: a row that took 1.4 times as long is no cheap one that grew dearer."""
+    costs = Costs()
+    context = Context(0, list(range(50)))
+    query = Query("target", context, Sampling(1.0), random.Random(0), generate=Generate(16))
+    asked = [(query, Answer([1] * 16, fed=16))] * 4
+    for _ in range(4):
+        costs.took(asked, 0.32, 0.0, 4)
+    crowd, now, token = Crowd(4), 0.0, 0.0
+    for _ in range(2):
+        began, now = now, now + 0.448
+        costs.passed(asked, 0.448, 4)
+        token = costs.token(4) or 0.0
+        for _ in range(4):
+            crowd.closed(16, began, now, token, False, drift=costs.drift(4))
+            crowd.row(now, token, costs.drift(4))
+        costs.took(asked, 0.448, 0.0, 4)
+        crowd.row(now + 0.01, costs.token(4) or 0.0, costs.drift(4))
+        assert crowd.plain.token == pytest.approx(0.028, rel=0.01)
 
 
 def test_a_pass_of_few_problems_moves_it_less_and_a_long_row_moves_it_more() -> None:
@@ -152,7 +205,7 @@ def test_a_pass_of_few_problems_moves_it_less_and_a_long_row_moves_it_more() -> 
 def test_a_recorded_table_has_the_seconds_of_its_end() -> None:
     costs = measured(1, 6)
     for _ in range(12):
-        costs.add("target", READ, LOAD, 6, seconds(6, 2.0), passes=1)
+        took(costs, "target", READ, LOAD, 6, seconds(6, 2.0))
     again = Costs.of(costs.told())
     for size in (1, 6):
         assert of(again, size) == pytest.approx(seconds(size, 2.0), rel=0.04)
@@ -163,8 +216,8 @@ def test_watched_rows_drift_with_plain_ones() -> None:
     costs = Costs()
     for kind in (WRITE, WATCH):
         for _ in range(6):
-            costs.add("target", kind, LOAD, 16, 0.4, passes=16)
-    costs.add("target", WRITE, LOAD, 16, 0.6, passes=16)
+            took(costs, "target", kind, LOAD, 16, 0.4, passes=16)
+    took(costs, "target", WRITE, LOAD, 16, 0.6, passes=16)
     watched = costs.seconds("target", WATCH, 16, LOAD)
     assert watched == pytest.approx(0.6, rel=0.02)
 
