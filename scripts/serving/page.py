@@ -34,9 +34,10 @@ def text(found: Mapping[str, Any]) -> str:
     machine = found["provenance"]["machine"]
     lines = []
     if over := found.get(OVERHEAD):
-        lines += ["**What the server adds** to the same run without a server, one answer at a time" + _of(over[0].get("revision")) + ":", ""]  # fmt: skip
+        lines += ["**What the server adds** to the same run without a server, one answer at a time" + _of(over[0]) + ":", ""]  # fmt: skip
         lines += [*markdown(OVERHEAD_HEADINGS, [_over_cells(one) for one in over]), ""]
-    lines += [f"Machine: {machine['cpu']}, {machine['cores']} cores. {_turns(found['load'])}.", ""]  # fmt: skip
+    older = " (for tables measured earlier, see there)" * any("revision" in row for row in found["load"])  # fmt: skip
+    lines += [f"Machine: {machine['cpu']}, {machine['cores']} cores{older}. {_turns(found['load'])}.", ""]  # fmt: skip
     for name, table in TABLES.items():
         if rows := [row for row in found["load"] if row["table"] == name]:
             lines += [
@@ -51,32 +52,38 @@ def text(found: Mapping[str, Any]) -> str:
     return "\n".join(lines).rstrip("\n")
 
 
-def _of(revision: str | None) -> str:
+def _of(one: Mapping[str, Any]) -> str:
     """Return the note on a table that was not measured again."""
-    return f" (measured at revision {revision[:10]})" if revision else ""
+    return f" (measured at revision {_earlier(one)})" if "revision" in one else ""
+
+
+def _earlier(one: Mapping[str, Any]) -> str:
+    """Return the revision that figures were measured at, and on which machine."""
+    return f"{one['revision'][:10]} on {one['machine']}"
 
 
 def _revisions(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the note on the rows of a table that were not measured again."""
-    of = {row["clients"]: row.get("revision") for row in rows}
-    revisions = [revision for revision in dict.fromkeys(of.values()) if revision]
+    of = {row["clients"]: _earlier(row) if "revision" in row else "" for row in rows}
     if len(set(of.values())) == 1:
-        return _of(*revisions) if revisions else ""
+        return _of(rows[0])
     notes = (
-        f"{' and '.join(str(n) for n, own in of.items() if own == revision)} clients at {revision[:10]}"
-        for revision in revisions
+        f"{' and '.join(str(n) for n, own in of.items() if own == earlier)} clients at {earlier}"
+        for earlier in dict.fromkeys(of.values())
+        if earlier
     )
     return f" (measured at an earlier revision: {'; '.join(notes)})"
 
 
 def with_earlier(found: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return figures that include the rows not measured again, each with its revision."""
+    """Return figures that include the rows not measured again, each with its revision and machine."""
     if before is None:
         return found
-    revision = before["provenance"]["git"]["revision"]
+    made = before["provenance"]
+    earlier = {"revision": made["git"]["revision"], "machine": made["machine"]["cpu"]}
     measured = {(row["table"], row["clients"]) for row in found["load"]}
     rows = [
-        {"revision": revision, **row}
+        {**earlier, **row}
         for row in before["load"]
         if (row["table"], row["clients"]) not in measured
     ]
@@ -84,7 +91,7 @@ def with_earlier(found: dict[str, Any], before: Mapping[str, Any] | None) -> dic
     load = sorted(
         [*found["load"], *rows], key=lambda row: (names.index(row["table"]), row["clients"])
     )
-    over = found[OVERHEAD] or [{"revision": revision, **row} for row in before.get(OVERHEAD, [])]
+    over = found[OVERHEAD] or [{**earlier, **row} for row in before.get(OVERHEAD, [])]
     known = {f"{row['table']}, {row['clients']} clients" for row in rows}
     lacking = [
         part

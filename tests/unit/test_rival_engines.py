@@ -249,22 +249,25 @@ def test_the_servers_page_is_measured_in_parts(tmp_path: Path) -> None:
 def test_tables_that_were_not_measured_again_stay_and_say_of_what_they_are() -> None:
     old = served()
     old["provenance"]["git"] = {"revision": "0123456789abcdef"}
+    cpu = old["provenance"]["machine"]["cpu"]
     row = {**old["load"][1], "table": "tokens", "clients": 64, "tokens_per_second": 70.0}
     new = {**served(), "load": [row], "lacking": ["hf, 4 clients: 0 of 3 turns", "sglang, 1 clients: 0 of 3 turns"]}  # fmt: skip
     found = served_page.with_earlier(new, old)
     assert found["lacking"] == ["sglang, 1 clients: 0 of 3 turns"]
     shown = served_page.text(found)
     assert (
-        "**engine=hf**; questions per client and turn: 2 (measured at revision 0123456789)" in shown
+        f"**engine=hf**; questions per client and turn: 2 (measured at revision 0123456789 on {cpu})"
+        in shown
     )
     assert "| 4 | drafts | 100 | 2.00x" in shown and "| 64 | drafts | 70 | 2.00x" in shown
-    assert shown.count("at revision") == 1
-    again = served_page.with_earlier({**served(), "load": []}, {**found, "provenance": {"git": {"revision": "fed"}}})  # fmt: skip
+    assert shown.count("at revision") == 1 and "(for tables measured earlier, see there)" in shown
+    again = served_page.with_earlier({**served(), "load": []}, {**found, "provenance": {"git": {"revision": "fed"}, "machine": {"cpu": "another"}}})  # fmt: skip
     assert {row["table"]: row["revision"] for row in again["load"]} == {"hf": "0123456789abcdef", "tokens": "fed"}  # fmt: skip
+    assert {row["table"]: row["machine"] for row in again["load"]} == {"hf": cpu, "tokens": "another"}  # fmt: skip
     # of one table, some rows are new and the others stay
     both = {**row, "table": "hf", "clients": 1, "arm": "drafts"}
     mixed = served_page.text(served_page.with_earlier({**served(), "load": [both]}, old))
-    assert "(measured at an earlier revision: 4 clients at 0123456789)" in mixed
+    assert f"(measured at an earlier revision: 4 clients at 0123456789 on {cpu})" in mixed
     assert served_page.with_earlier(new, None) == new
 
 
