@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 
 from semspec.decoding.budget_hindsight import Hindsight
 from semspec.decoding.budget_prospects import DEEP, FIRST_TREES, UNTRIED
@@ -201,9 +203,12 @@ class Adaptive(Hindsight):
 
     def _not_far(self, units: int) -> int:
         """Return at most about twice a length that drafts have reached: all problems draft at once, before any can learn from another."""
-        tried, word = self.economy.beliefs.tried, self._word
+        tried, word, most = self.economy.beliefs.tried, self._word, units
         while units > PROBE and not tried((word, DEEP[units // 2 - 1])):
             units //= 2
+        if units < most:
+            chances = (self._chance(depth, self.chain) for depth in range(1, units + 1))
+            self._hope = sum(accumulate(chances, mul))
         return units
 
     def _best(self) -> tuple[int, float, bool]:

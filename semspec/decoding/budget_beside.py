@@ -101,7 +101,8 @@ class Beside(Adaptive):
             self._alone, self.resting = row, self.watches and self._ledger.tried
             self._ledger.asleep |= row >= SLEEPS
         else:
-            self._asked, _, self.chain = self._best()
+            units, _, self.chain = self._best()
+            self._asked = self._not_far(units)
 
     def _decide_alone(self) -> None:
         """Let the model draft unless a copy is worth more; if it does not pay, look only for copies, or for nothing."""

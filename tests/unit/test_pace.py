@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import chain, combinations, pairwise
+from itertools import accumulate, chain, combinations, pairwise
+from operator import mul
 from typing import Any
 
 import pytest
 
 from semspec.decoding.beliefs import MEMORY, Beliefs, deep, likely
 from semspec.decoding.budget import PROBE, SHADOWED, Adaptive
+from semspec.decoding.budget_beside import Beside, Copies, Lookups
 from semspec.decoding.budget_copied_steps import COPIES, CopiedSteps
 from semspec.decoding.budget_steps import AdaptiveSteps
 from semspec.decoding.costs import CHAIN, WATCH, Costs, Curve
 from semspec.decoding.economy import ALLOWANCE, FOREVER, TREES, TRIES, Economy
 from semspec.decoding.experience import EXPLORE
 from semspec.decoding.pace import Steady
-from semspec.types import Draft, Round
+from semspec.types import Draft, Room, Round
 from tests.support.costs import SIZES, economy, table
 
 
@@ -194,16 +196,27 @@ def test_a_tree_of_which_one_path_stays_becomes_a_chain() -> None:
     assert draft.likely == [0.97, 0.97]
 
 
-def test_where_all_draft_at_once_a_draft_is_at_most_twice_as_long_as_one_that_was_kept() -> None:
-    """Otherwise sixteen drafts of full length would follow the first few tokens that were kept."""
+@pytest.mark.parametrize("copies", [False, True])
+def test_where_all_draft_at_once_a_draft_is_at_most_twice_as_long_as_one_that_was_kept(
+    copies: bool,
+) -> None:
+    """Otherwise sixteen drafts of full length would follow the first few tokens that were kept; beside copies too."""
     costs = table(units=0.01, fed=0.01, together=16)
     costs.load, costs.fixed, costs.clock = 16, False, 1.0
     one, asked = economy(costs, 0.9), list[int]()
     crowd = one.crowd(1.0)
     crowd.state, crowd.gained = "drafting", True
     pace = Adaptive(economy=one, longest=48)
+    if copies:
+        copying = Copies(economy=Lookups(costs), longest=40, copies=True, cuts=True)
+        pace = Beside(economy=one, longest=48, copying=copying)
     for _ in range(6):
-        asked.append(pace.units())
+        pace.units()
+        asked.append(pace._asked)
+        expected = sum(accumulate([0.9] * asked[-1], mul))
+        assert len(asked) > 1 or pace._hope == pytest.approx(expected)
+        if isinstance(pace, Beside):
+            assert pace.model(Draft(found="none"), Room(200, 48, 1)) is not None
         went(pace, drafted(pace, list(range(asked[-1]))), asked[-1])
     assert asked[0] <= PROBE and max(asked) > 24
     assert all(later // 2 <= before for before, later in pairwise(asked))
