@@ -190,16 +190,20 @@ class Adaptive(Hindsight):
 
     def _decide_together(self) -> None:
         """Draft if all running problems do; otherwise write as they do."""
-        ledger, wakes = self._ledger, not self.copies
+        ledger = self._ledger
         if row := ledger.together():
             self._alone, self.resting = row, self.watches and ledger.tried
             ledger.asleep |= row >= SLEEPS
             return
         self._asked = self.longest
-        if wakes:
+        if not self.copies:
             units, _, self.chain = self._best()
             self._asked = self._not_far(units)
-        ledger.wake(wakes)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Note that the drafter is about to be asked, together with those of all others."""
+        self._ledger.wake(not self.copies)
 
     def _not_far(self, units: int) -> int:
         """Return at most about twice a length that drafts have reached: all problems draft at once, before any can learn from another."""

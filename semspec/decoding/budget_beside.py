@@ -96,13 +96,8 @@ class Beside(Adaptive):
             copying._asked = copying.longest
         return copying._asked
 
-    def _decide_together(self) -> None:
-        if row := self._ledger.together():
-            self._alone, self.resting = row, self.watches and self._ledger.tried
-            self._ledger.asleep |= row >= SLEEPS
-        else:
-            units, _, self.chain = self._best()
-            self._asked = self._not_far(units)
+    def _wake(self) -> None:
+        """Do nothing yet: only after the lookup is it known whether the model drafts (``model``)."""
 
     def _decide_alone(self) -> None:
         """Let the model draft unless a copy is worth more; if it does not pay, look only for copies, or for nothing."""
