@@ -45,6 +45,8 @@ class Beliefs:
     def __init__(self, first: float = FIRST) -> None:
         self.first = first
         self.counts: dict[Signal, list[float]] = {}  # kept, and tried
+        # the counts of a signal and of its prefixes
+        self._lines: dict[Signal, list[list[float]]] = {}
         self._chances: dict[Signal, float] = {}
         self._rounds = 0
 
@@ -84,8 +86,9 @@ class Beliefs:
         ``at_once``: the next chance already knows it, as it should where a round is long; otherwise after some rounds.
         """
         for signal, kept in tried:
-            for length in range(len(signal) + 1):
-                counts = self.counts.setdefault(signal[:length], [0.0, 0.0])
+            if (line := self._lines.get(signal)) is None:
+                line = self._lines[signal] = self._line(signal)
+            for counts in line:
                 if counts[1] >= MEMORY:
                     counts[0] *= 1 - 1 / MEMORY
                     counts[1] *= 1 - 1 / MEMORY
@@ -94,6 +97,17 @@ class Beliefs:
         self._rounds += 1
         if at_once or self._rounds % REFRESH == 0 or self._rounds < 4 * REFRESH:
             self._chances.clear()
+
+    def _line(self, signal: Signal) -> list[list[float]]:
+        """Return the counts of a signal and of its prefixes; begin those that are missing."""
+        prefixes = (signal[:length] for length in range(len(signal) + 1))
+        return [self.counts.setdefault(prefix, [0.0, 0.0]) for prefix in prefixes]
+
+    def doubt(self, signal: Signal, share: float) -> None:
+        """Let this share of a signal's counts be forgotten, because what they say may have changed and is no longer tried."""
+        for length in (len(signal) - 1, len(signal)):
+            if (counts := self.counts.get(signal[:length])) is not None:
+                counts[:] = [count * (1 - share) for count in counts]
 
     def told(self) -> list[list[Any]]:
         """Return the counts as JSON."""

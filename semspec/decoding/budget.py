@@ -228,7 +228,14 @@ class Adaptive(Hindsight):
         return found.units, found.loss, found.chain
 
     def _best_length(self, longest: int, chain: bool) -> Length:
-        """Return the length of a tree or a chain with the best token rate."""
+        """Return the length of a tree or a chain with the best token rate; in a crowd, drafts that went alike share it."""
+        if self._mood < 1 or not self._ledger.crowded:
+            return self._search(longest, chain)
+        same = longest, chain, self.heat
+        return self.economy.alike(same, lambda: self._search(longest, chain))
+
+    def _search(self, longest: int, chain: bool) -> Length:
+        """Compare the lengths of a tree or a chain."""
         mood, rate = self._mood, 0.0
         best = probe = 1, 0.0, 0.0
         reached, hope = 1.0, 0.0

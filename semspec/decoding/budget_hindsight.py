@@ -16,6 +16,8 @@ from semspec.types import Round
 REFRESH = 8  # rounds between lookups of prices
 FAILED = 4.0  # most tokens by which one draft may disappoint: it failed in one place
 LATE = 0.995  # weight of earlier kept and expected tokens, at each new token
+# share of what is known of a depth that is forgotten in a turn in which shorter drafts were kept whole
+FORGOTTEN = 0.1
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -138,6 +140,19 @@ class Hindsight(Prospects):
         self.economy.beliefs.learn(tried)
         whole = length == len(text) or not children[at]
         self.heat = "2" if length and whole else "1" if length else "0"
+        if whole and not self.cuts and self._ledger.crowded and 0 < length < self.longest:
+            self._doubt_limit(length)
+
+    def _doubt_limit(self, length: int) -> None:
+        """Forget some of what keeps drafts as short as one that was kept whole.
+
+        Where the texts of a crowd have a hard place together, it counts as many. Drafts would stay short, and never show that
+        the place is over.
+        """
+        last, longer = DEEP[length - 1], DEEP[length]
+        if last != longer:
+            share = FORGOTTEN / self.economy.company
+            self.economy.beliefs.doubt((self._word, longer, self.heat), share)
 
     def _first_path(self, proposal: Proposal, text: Sequence[int]) -> Iterator[tuple[Signal, bool]]:
         """Yield the fate that a chain would have had: the tree's first path."""

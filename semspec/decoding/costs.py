@@ -91,8 +91,9 @@ class Curve:
     ``drift`` takes the place of the context, and the averages are those of a drift of 1.
     """
 
-    def __init__(self, drift: Drift | None = None) -> None:
+    def __init__(self, drift: Drift | None = None, reads: bool = False) -> None:
         self.drift = drift
+        self.reads = reads  # passes that read drafts: the drift tells them from written rows
         self.points: dict[int, Point] = {}
         self.version = 0  # number of measurements
         self.price = ContextPrice()
@@ -102,9 +103,9 @@ class Curve:
         """Let the drift follow ``passes`` in a row that took so long, before they are added."""
         point = self.points.get(bin_of(size))
         if self.drift is not None and point is not None and point.count >= KNOWN:
-            now = self.drift.factor
+            now = self.drift.of(self.reads)
             expected = self.at(size) * now * point.seconds / self._now(point)  # without own work
-            self.drift.follow(now * seconds / expected, passes)
+            self.drift.follow(now * seconds / expected, passes, self.reads)
 
     def add(self, size: float, seconds: float, context: float = 0, own: float = 0.0) -> None:
         """Add a measurement; ``own`` as in ``Costs.took``."""
@@ -112,7 +113,7 @@ class Curve:
         if self.drift is None:
             seconds, own = seconds + own, 0.0
         else:
-            seconds /= self.drift.factor
+            seconds /= self.drift.of(self.reads)
         if point is None:
             self.points[bin_of(size)] = Point(size, seconds, context, own=own)
             self.points = dict(sorted(self.points.items()))  # by size: ranges do not overlap
@@ -210,7 +211,7 @@ class Curve:
 
     def _now(self, point: Point) -> float:
         """Return the seconds of a size at the present drift."""
-        return point.own + point.seconds * (self.drift.factor if self.drift else 1.0)
+        return point.own + point.seconds * (self.drift.of(self.reads) if self.drift else 1.0)
 
     def told(self) -> dict[str, Any]:
         """Return the curve as JSON."""
@@ -298,7 +299,7 @@ class Costs:
         if (curve := self.curve(who, kind, together)) is None:
             drifts = together > 1 and kind not in DRAFTS
             drift = self.drifts.setdefault((who, together), Drift()) if drifts else None
-            curve = self.curves[who, kind, together] = Curve(drift)
+            curve = self.curves[who, kind, together] = Curve(drift, kind in PASSES)
         curve.add(size, seconds, context, own)
         if together == 1 and curve.version % REFIT == 0:
             curve.fit()
@@ -440,6 +441,8 @@ class Costs:
 
     def token(self, together: int = 1, context: float | None = None) -> float | None:
         """Return the seconds per token in a long row that the target writes."""
+        if together > 1 and not self.fixed:  # there the drift takes the place of the context
+            context = None
         key = together, None if context is None else int(context) // STEP
         if key not in self._tokens:  # many problems ask between two passes
             self._tokens[key] = self._token(together, context)

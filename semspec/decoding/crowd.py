@@ -23,9 +23,10 @@ from semspec.decoding.plain_price import PlainPrice
 LOOK = 64  # tokens per problem and row while all write because drafts lose
 GATHER = 32  # the same before all draft
 SHORT = 16  # the same where all have drafted so far, or where drafts have not been tried
+BRIEF = 8  # the same where drafts are tried again because a plain token has become dear
 CHECK = 1024  # tokens per problem after which drafts that gain are tried anew
 SETTLED = 16  # tokens per problem under a load before drafts are tried under it
-ROUNDS = 2  # rounds per problem in a trial
+ROUNDS = 4  # rounds per problem in a trial
 AGAIN = 4  # rounds per problem before drafts that go on are counted again
 LEAST = 64  # least rounds of all problems together in either case: single drafts vary
 SOON = 16  # the same for a trial that is clear ...
@@ -145,10 +146,10 @@ class Crowd:
         if self.state == "writing":
             untried = self.untried
             if (self.owed > 0 and not self._pays_now) or self.written < SETTLED * self.size:
-                return SHORT if untried else LOOK if self._far else GATHER
+                return LOOK if self._far and not untried else SHORT
             self._early, self._net = self.owed > 0, 0.0
-            soon = untried or self._early
-            self._gather(now + (SHORT if soon else GATHER) * self.plain.token)
+            rows = BRIEF if self._early else SHORT if untried else GATHER
+            self._gather(now + rows * self.plain.token)
         elif self._doubted is not None and now > self._doubted:
             # not at once: in the turn in which the doubt arose, others draft once more and would make the rows wait
             self._doubted = None
@@ -176,8 +177,8 @@ class Crowd:
     def _pays_now(self) -> bool:
         """True if a plain token takes longer now than a token in the trial that failed."""
         latest = self.plain.latest
-        enough = not self._vain and latest.tokens >= SHORT * self.size
-        return enough and latest.token > DEARER * self.price > 0
+        enough = latest.tokens >= SHORT * self.size / 2  # a row of each problem: older ones fade
+        return enough and not self._vain and latest.token > DEARER * self.price > 0
 
     @property
     def _far(self) -> bool:

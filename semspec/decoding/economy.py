@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from semspec.decoding.beliefs import Beliefs
 from semspec.decoding.costs import (
@@ -28,6 +28,8 @@ from semspec.decoding.costs import (
 )
 from semspec.decoding.crowd import Crowd, Crowds
 from semspec.decoding.experience import DEBT, EXPLORE, OUTLIER, Experience
+
+T = TypeVar("T")
 
 # acceptance rate assumed of a token while nothing is known: of a lookup's, of a model's
 COPIED, DRAWN = 0.4, 0.75
@@ -102,6 +104,9 @@ class Economy:
     _growth: float = field(default=1.0, init=False)
     _grown: tuple[object, ...] = field(default=(), init=False)
     experience: Experience = field(default_factory=Experience)
+    # what problems of a crowd have decided alike in this turn, and when it began
+    _alike: dict[Hashable, object] = field(default_factory=dict, init=False)
+    _turn: float | None = field(default=None, init=False)
 
     def opened(self) -> Self:
         """Return the state for a new problem: this one, or a copy with a recorded table."""
@@ -150,6 +155,15 @@ class Economy:
     def crowd(self, now: float) -> Crowd:
         """Return the record of drafts under the current load."""
         return self.crowds.running(self.company, now, self.token)
+
+    def alike(self, what: tuple[Hashable, ...], decide: Callable[[], T]) -> T:
+        """Return what the first problem of a crowd with the same question has decided in this turn."""
+        if self._turn != self.costs.clock:
+            self._turn, self._alike = self.costs.clock, {}
+        key = self.company, *what
+        if key not in self._alike:
+            self._alike[key] = decide()
+        return cast(T, self._alike[key])
 
     def behind(self, context: int | None) -> None:
         """Note the context length at the next decision: prices depend on it."""

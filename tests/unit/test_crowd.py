@@ -165,6 +165,29 @@ def test_drafts_are_tried_again_once_a_plain_token_takes_longer_than_one_with_dr
 
 
 @pytest.mark.parametrize("size", [4, 64])
+def test_a_trial_that_hardly_lost_is_soon_repeated_when_plain_tokens_grow_dearer(size: int) -> None:
+    """Answers that began together grow together: a token takes a third longer within a hundred tokens."""
+    crowd, now = Crowd(size, "trial"), 1.0
+    crowd.plain.rows.add(1000 * TOKEN, 1000)
+
+    def turn(token: float, rounds: float, kept: int) -> None:
+        nonlocal now
+        rows = [crowd.row(now, TOKEN) for _ in range(size)]
+        took = token * (max(rows) or rounds)
+        for row in rows:
+            crowd.closed(row or kept, now, now + took, TOKEN, False)
+        now += took
+
+    while crowd.state == "trial":
+        turn(TOKEN, 5.2, 5)
+    assert crowd.gained is False
+    began = now
+    while crowd.state != "drafting":
+        turn(1.33 * TOKEN, 5.2 / 1.33, 5)
+        assert now < began + (48 * 1.33 + max(8, 80 / size) * 5.2) * TOKEN
+
+
+@pytest.mark.parametrize("size", [4, 64])
 def test_drafts_whose_tokens_grow_dearer_too_are_tried_a_few_times(size: int) -> None:
 
     def price(now: float) -> float:
