@@ -80,10 +80,13 @@ class Beliefs:
             )
         return (kept + WEIGHT * above) / (tried + WEIGHT)
 
-    def learn(self, tried: Iterable[tuple[Signal, bool]], at_once: bool = False) -> None:
+    def learn(
+        self, tried: Iterable[tuple[Signal, bool]], at_once: bool = False, weight: float = 1.0
+    ) -> None:
         """Count which tokens of one round were kept.
 
         ``at_once``: the next chance already knows it, as it should where a round is long; otherwise after some rounds.
+        ``weight``: what a token counts, below 1 if many rounds at the same time tell about the same.
         """
         for signal, kept in tried:
             if (line := self._lines.get(signal)) is None:
@@ -92,8 +95,8 @@ class Beliefs:
                 if counts[1] >= MEMORY:
                     counts[0] *= 1 - 1 / MEMORY
                     counts[1] *= 1 - 1 / MEMORY
-                counts[0] += kept
-                counts[1] += 1
+                counts[0] += weight * kept
+                counts[1] += weight
         self._rounds += 1
         if at_once or self._rounds % REFRESH == 0 or self._rounds < 4 * REFRESH:
             self._chances.clear()

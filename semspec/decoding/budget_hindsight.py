@@ -16,6 +16,8 @@ from semspec.types import Round
 REFRESH = 8  # rounds between lookups of prices
 FAILED = 4.0  # most tokens by which one draft may disappoint: it failed in one place
 LATE = 0.995  # weight of earlier kept and expected tokens, at each new token
+# the texts of a crowd are alike, and often at the same place: what they show in a turn counts as at most so many events
+EVENTS = 8.0
 # share of what is known of a depth that is forgotten in a turn in which shorter drafts were kept whole
 FORGOTTEN = 0.1
 
@@ -137,7 +139,8 @@ class Hindsight(Prospects):
             for signal, same in tried:
                 levels[signal] |= same
             tried = list(levels.items())
-        self.economy.beliefs.learn(tried)
+        crowd = self.economy.company if self._ledger.crowded else 1
+        self.economy.beliefs.learn(tried, weight=min(EVENTS / crowd, 1.0))
         whole = length == len(text) or not children[at]
         self.heat = "2" if length and whole else "1" if length else "0"
         if whole and not self.cuts and self._ledger.crowded and 0 < length < self.longest:

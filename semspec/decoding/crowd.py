@@ -18,6 +18,7 @@ from typing import Literal
 
 from semspec.decoding.costs import nearest
 from semspec.decoding.experience import DEBT, EXPLORE
+from semspec.decoding.plain_price import LEAST as ROWS
 from semspec.decoding.plain_price import PlainPrice
 
 LOOK = 64  # tokens per problem and row while all write because drafts lose
@@ -110,6 +111,7 @@ class Crowd:
     _early: bool = field(default=False, init=False)
     # the last such early try lost in the end, even if it began well
     _vain: bool = field(default=False, init=False)
+    _ended: float = field(default=0.0, init=False)  # ``written`` when drafts were given up
     # loss of a whole trial, including waking the drafters
     _lost: float = field(default=0.0, init=False)
     _joined: int = field(default=0, init=False)  # rows begun while gathering
@@ -145,8 +147,12 @@ class Crowd:
         self.plain.now(known, drift)
         if self.state == "writing":
             untried = self.untried
+            # answers that began together grow together, and a plain token may soon be much dearer than in the trial
+            soon = self.written < self._ended + LOOK * self.size and not self._vain
             if (self.owed > 0 and not self._pays_now) or self.written < SETTLED * self.size:
-                return LOOK if self._far and not untried else SHORT
+                if untried or (soon and not self._far):
+                    return SHORT
+                return LOOK if self._far or self._vain else GATHER
             self._early, self._net = self.owed > 0, 0.0
             rows = BRIEF if self._early else SHORT if untried else GATHER
             self._gather(now + rows * self.plain.token)
@@ -177,7 +183,8 @@ class Crowd:
     def _pays_now(self) -> bool:
         """True if a plain token takes longer now than a token in the trial that failed."""
         latest = self.plain.latest
-        enough = latest.tokens >= SHORT * self.size / 2  # a row of each problem: older ones fade
+        # a row of each problem, and a few rows where there are few: older ones fade
+        enough = latest.tokens >= SHORT * max(self.size, ROWS) / 2
         return enough and not self._vain and latest.token > DEARER * self.price > 0
 
     @property
@@ -287,5 +294,5 @@ class Crowd:
 
     def _end(self, lost: float) -> None:
         """Let all write until this loss is made up for."""
-        self.state = "writing"
+        self.state, self._ended = "writing", self.written
         self.owed = min(self.owed + max(lost, 0.0), DEBT * self.size)

@@ -184,7 +184,7 @@ def test_a_trial_that_hardly_lost_is_soon_repeated_when_plain_tokens_grow_dearer
     began = now
     while crowd.state != "drafting":
         turn(1.33 * TOKEN, 5.2 / 1.33, 5)
-        assert now < began + (48 * 1.33 + max(8, 80 / size) * 5.2) * TOKEN
+        assert now < began + (58 * 1.33 + max(8, 80 / size) * 5.2) * TOKEN
 
 
 @pytest.mark.parametrize("size", [4, 64])

@@ -70,7 +70,7 @@ def test_drafts_soon_grow_again_after_a_hard_passage_that_all_texts_had_together
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     turns = turns_after_a_hard_passage()
-    assert 2 < turns < 12
+    assert 2 < turns < 16
     monkeypatch.setattr(budget_hindsight, "FORGOTTEN", 0.0)
     assert turns_after_a_hard_passage() > 2 * turns
 
