@@ -172,7 +172,7 @@ class Crowd:
                 return min(math.ceil(left - ROUNDING), LOOK)
             # after a failed trial, a slow moment may have made plain tokens look dear
             if self.owed > 0 and self.plain.token < self.price:
-                self.state = "writing"
+                self.state, self._began = "writing", min(self._began, now)
                 self.plain.forget_latest()
                 return GATHER
             self.state, self._lost, self._drafted = "trial", 0.0, 0

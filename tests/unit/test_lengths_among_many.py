@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from semspec.decoding import budget_hindsight
+from semspec.decoding.beliefs import deep
 from semspec.decoding.budget import Adaptive
 from semspec.decoding.crowd import Crowd
 from semspec.decoding.economy import Economy
@@ -52,27 +53,37 @@ class Problems:
         return set(lengths)
 
 
-def turns_after_a_hard_passage() -> int:
-    """Return how many turns drafts stay short after a long hard passage that all texts had together."""
+def turns_until_longer(most: int) -> int:
+    """Return the turns, at most so many, until drafts are longer than what a hard passage of all texts has left of them."""
     problems = Problems()
-    for _ in range(20):
-        problems.turn(LONGEST)
-    assert problems.turn(LONGEST) == {LONGEST}
-    for _ in range(40):
-        problems.turn(2)
-    turns = 0
-    while problems.turn(LONGEST) != {LONGEST}:
-        turns += 1
-    return turns
+    for heat in ("new", "0", "1", "2"):
+        seen = [(("before", deep(depth), heat), depth < 3) for depth in (1, 2, 3, 4, 6)]
+        problems.economy.beliefs.learn(seen * 200)
+    for turn in range(most):
+        if max(problems.turn(LONGEST)) > 2:
+            return turn
+    return most
 
 
-def test_drafts_soon_grow_again_after_a_hard_passage_that_all_texts_had_together(
+def test_drafts_grow_again_after_a_hard_passage_that_all_texts_had_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    turns = turns_after_a_hard_passage()
-    assert 2 < turns < 16
+    assert 5 < turns_until_longer(100) < 60
     monkeypatch.setattr(budget_hindsight, "FORGOTTEN", 0.0)
-    assert turns_after_a_hard_passage() > 2 * turns
+    assert turns_until_longer(100) == 100
+
+
+def test_the_first_hard_place_of_all_texts_is_not_taken_for_as_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chances = []
+    for events in (budget_hindsight.EVENTS, float(SIZE)):
+        monkeypatch.setattr(budget_hindsight, "EVENTS", events)
+        problems = Problems()
+        problems.turn(LONGEST)
+        problems.turn(1)
+        chances.append(problems.economy.beliefs.chance(("before", deep(2), "2")))
+    assert chances[0] > 1.5 * chances[1]
 
 
 def test_drafts_that_stay_short_for_a_reason_are_seldom_longer() -> None:
