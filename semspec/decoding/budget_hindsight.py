@@ -143,18 +143,17 @@ class Hindsight(Prospects):
         self.economy.beliefs.learn(tried, weight=min(EVENTS / crowd, 1.0))
         whole = length == len(text) or not children[at]
         self.heat = "2" if length and whole else "1" if length else "0"
-        if whole and not self.cuts and self._ledger.crowded and 0 < length < self.longest:
-            self._doubt_limit(length)
+        if crowd > 1 and whole and not self.cuts and 0 < length < self.longest:
+            self._doubt_limit(length, FORGOTTEN / crowd)
 
-    def _doubt_limit(self, length: int) -> None:
-        """Forget some of what keeps drafts as short as one that was kept whole.
+    def _doubt_limit(self, length: int, share: float) -> None:
+        """Forget a share of what keeps drafts as short as one that was kept whole.
 
         Where the texts of a crowd have a hard place together, it counts as many. Drafts would stay short, and never show that
         the place is over.
         """
         last, longer = DEEP[length - 1], DEEP[length]
         if last != longer:
-            share = FORGOTTEN / self.economy.company
             self.economy.beliefs.doubt((self._word, longer, self.heat), share)
 
     def _first_path(self, proposal: Proposal, text: Sequence[int]) -> Iterator[tuple[Signal, bool]]:

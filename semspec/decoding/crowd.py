@@ -146,15 +146,10 @@ class Crowd:
         """
         self.plain.now(known, drift)
         if self.state == "writing":
-            untried = self.untried
-            # answers that began together grow together, and a plain token may soon be much dearer than in the trial
-            soon = self.written < self._ended + LOOK * self.size and not self._vain
             if (self.owed > 0 and not self._pays_now) or self.written < SETTLED * self.size:
-                if untried or (soon and not self._far):
-                    return SHORT
-                return LOOK if self._far or self._vain else GATHER
+                return self._pause
             self._early, self._net = self.owed > 0, 0.0
-            rows = BRIEF if self._early else SHORT if untried else GATHER
+            rows = BRIEF if self._early else SHORT if self.untried else GATHER
             self._gather(now + rows * self.plain.token)
         elif self._doubted is not None and now > self._doubted:
             # not at once: in the turn in which the doubt arose, others draft once more and would make the rows wait
@@ -178,6 +173,16 @@ class Crowd:
             self.state, self._lost, self._drafted = "trial", 0.0, 0
             self._count(now, self.size)
         return 0
+
+    @property
+    def _pause(self) -> int:
+        """Tokens per problem and row while all write."""
+        if self.untried:
+            return SHORT
+        if self._far or self._vain:
+            return LOOK
+        # answers that began together grow together, and a plain token may soon be much dearer than in the trial
+        return SHORT if self.written < self._ended + LOOK * self.size else GATHER
 
     @property
     def _pays_now(self) -> bool:

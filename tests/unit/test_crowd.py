@@ -241,14 +241,20 @@ def test_drafts_that_begin_well_and_lose_in_the_end_are_not_tried_early_again() 
     assert crowd.state == "writing"
 
 
-def test_rows_are_measured_again_after_a_slow_moment() -> None:
-    """A try was called off before half of the problems had joined it: later rows still show the price."""
+def in_a_slow_moment(known: int) -> tuple[Crowd, float]:
+    """Return a crowd whose drafts have failed, after a slow row of each problem, and the time; ``known``: earlier plain tokens."""
     crowd, now = Crowd(16, "writing", False, owed=50.0, own=True), 1.0
     crowd.price = 1.2 * TOKEN
-    crowd.plain.rows.add(10_000 * TOKEN, 10_000)
+    crowd.plain.rows.add(known * TOKEN, known)
     for _ in range(16):
         crowd.closed(32, now, now + 32 * 2.0 * TOKEN, TOKEN, False)
     now += 32 * 2.0 * TOKEN
+    return crowd, now
+
+
+def test_rows_are_measured_again_after_a_slow_moment() -> None:
+    """A try was called off before half of the problems had joined it: later rows still show the price."""
+    crowd, now = in_a_slow_moment(known=10_000)
     assert crowd.row(now, TOKEN) > 0 and crowd.state == "gathering"
     now += 20 * TOKEN
     assert crowd.row(now, TOKEN) > 0 and crowd.state == "writing"
@@ -259,12 +265,7 @@ def test_rows_are_measured_again_after_a_slow_moment() -> None:
 
 def test_a_slow_moment_is_no_reason_to_try_drafts_that_have_failed() -> None:
     """Prompts of others were read meanwhile: the rows before the trial show that it has passed."""
-    crowd, now = Crowd(16, "writing", False, owed=50.0, own=True), 1.0
-    crowd.price = 1.2 * TOKEN
-    crowd.plain.rows.add(1000 * TOKEN, 1000)
-    for _ in range(16):
-        crowd.closed(32, now, now + 32 * 2.0 * TOKEN, TOKEN, False)
-    now += 32 * 2.0 * TOKEN
+    crowd, now = in_a_slow_moment(known=1000)
     rows = [crowd.row(now, TOKEN) for _ in range(16)]
     assert crowd.state == "gathering"
     for row in rows:
