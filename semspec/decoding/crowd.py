@@ -25,6 +25,7 @@ LOOK = 64  # tokens per problem and row while all write because drafts lose
 GATHER = 32  # the same before all draft
 SHORT = 16  # the same where all have drafted so far, or where drafts have not been tried
 BRIEF = 8  # the same where drafts are tried again because a plain token has become dear
+MEANWHILE = 4  # the same beside the last drafts of the others
 CHECK = 1024  # tokens per problem after which drafts that gain are tried anew
 SETTLED = 16  # tokens per problem under a load before drafts are tried under it
 ROUNDS = 4  # rounds per problem in a trial
@@ -102,7 +103,7 @@ class Crowd:
     _gain: float = field(default=0.0, init=False)  # plain tokens since the last count
     # part of the drafts' gain that may be lost again
     _ahead: float = field(default=0.0, init=False)
-    # seconds and tokens of the drafts that caused a doubt: the next trial has to make up for their loss
+    # seconds (at a drift of 1) and tokens of the drafts that caused a doubt: the next trial has to make up for their loss
     _doubt: tuple[float, float] | None = field(default=None, init=False)
     # when it arose: all write for a moment from the next turn on
     _doubted: float | None = field(default=None, init=False)
@@ -146,6 +147,8 @@ class Crowd:
         """
         self.plain.now(known, drift)
         if self.state == "writing":
+            if now < self._began:  # drafts were given up in this turn, and some still make one
+                return min(MEANWHILE, self._pause)
             if (self.owed > 0 and not self._pays_now) or self.written < SETTLED * self.size:
                 return self._pause
             self._early, self._net = self.owed > 0, 0.0
@@ -169,7 +172,8 @@ class Crowd:
             if self.owed > 0 and self.plain.token < self.price:
                 self.state, self._began = "writing", min(self._began, now)
                 self.plain.forget_latest()
-                return GATHER
+                self._ended = -math.inf
+                return self._pause
             self.state, self._lost, self._drafted = "trial", 0.0, 0
             self._count(now, self.size)
         return 0
@@ -236,12 +240,14 @@ class Crowd:
         besides: float = 0.0,
         share: float = 1.0,
         drift: float = 1.0,
+        least: float = 0.0,
     ) -> None:
         """Count a round of one problem.
 
-        ``known``, ``drift``: as in ``row``. ``reads``: it also read its prompt. Of a round without a draft, ``writing`` are the seconds that the
-        target wrote (0: all of them), and ``besides`` those that were not the target's. ``share``: what a plain token costs under the
-        load of this round, over one under ``size``: towards the end of a group fewer and fewer problems are left.
+        ``known``, ``drift``: as in ``row``. ``reads``: it also read its prompt. ``writing``: seconds of the target's passes (0: all of
+        them); ``besides``: those that were not the target's. ``share``: what a plain token costs under the load of this round, over one
+        under ``size``: towards the end of a group fewer and fewer problems are left. ``least``: plain tokens that those passes are worth at
+        least: what was written without a draft, or one, however dear a plain token seems now.
         """
         self.plain.now(known, drift)
         if self.state in ("writing", "gathering"):
@@ -255,7 +261,8 @@ class Crowd:
         if reads or began < self._began:
             return
         self._drafted += tokens
-        spent = (now - began) / (share * self.plain.token)
+        token, seconds = share * self.plain.token, now - began
+        spent = max(seconds, least * token + seconds - (writing or seconds)) / token
         gain = tokens - spent
         self._lost -= gain
         self._net += gain
@@ -278,7 +285,7 @@ class Crowd:
             return
         if trial:
             seconds, kept = self._doubt or (0.0, 0.0)
-            self.gained = self._gain >= seconds / self.plain.token - kept
+            self.gained = self._gain >= seconds / self.plain.steady - kept
             self.own, self._doubt = True, None
             times = max(self._spent / (self._spent + self._gain), 1.0)  # as long as a plain token
             self.price = 0.0 if self.gained else times * self.plain.token
@@ -291,7 +298,7 @@ class Crowd:
         self.state, self.owed = "drafting", 0.0
         self._ahead += self._gain + SLACK * self._spent
         if self._ahead < 0:
-            self._doubt = self._spent * self.plain.token, self._spent + self._ahead
+            self._doubt = self._spent * self.plain.steady, self._spent + self._ahead
         if self._doubt or self._drafted > CHECK * self.size:
             self._doubted = now
         self._ahead = min(max(self._ahead, 0.0), AHEAD * self.size)

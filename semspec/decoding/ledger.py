@@ -188,7 +188,8 @@ class Ledger:
                 share = economy.token / known if crowd.size != economy.company else 1.0
                 row = self._row(done, now - since, resting)
                 drift = economy.costs.drift(crowd.size)
-                crowd.closed(tokens, since, now, known, self.rounds == 1, *row, share, drift)
+                least = 1.0 if done.drafted else float(tokens)
+                crowd.closed(tokens, since, now, known, self.rounds == 1, *row, share, drift, least)
             return tokens - predicted
         first = self.rounds == 1
         unseen = not done.drafted and (resting or not self.watches)
@@ -215,10 +216,11 @@ class Ledger:
         return gain
 
     def _row(self, done: Round, elapsed: float, resting: bool) -> tuple[float, float]:
-        """Return the seconds that the target wrote, as if no drafter read along, and those besides; without stamped answers, all are writing."""
-        writing, tokens = done.seconds.get("write", 0.0) or elapsed, len(done.tokens)
+        """Return the seconds of the target's passes, written rows as if no drafter read along, and those besides; without stamped answers, all are the target's."""
+        writing, tokens = done.seconds.get("write", 0.0), len(done.tokens)
+        writing = writing + done.seconds.get("verify", 0.0) or elapsed
         besides = max(elapsed - writing, 0.0)
-        if self.watches and not resting:
+        if self.watches and not resting and not done.drafted:
             watched = self.economy.writing(tokens, watched=True)
             writing *= min(self.economy.writing(tokens) / watched, 1.0) if watched else 1.0
         return writing, besides

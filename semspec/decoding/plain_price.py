@@ -38,6 +38,11 @@ class PlainPrice:
         return self.rows.token * self.drift or self.known * self.elsewhere
 
     @property
+    def steady(self) -> float:
+        """Return the seconds of a plain token at a drift of 1, to compare prices of different times."""
+        return self.token / self.drift
+
+    @property
     def measured(self) -> bool:
         """True if rows were written side by side under this load."""
         return self.rows.token > 0
