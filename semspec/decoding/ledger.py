@@ -204,7 +204,7 @@ class Ledger:
         else:
             real = (now - since) / economy.token
             # reading a draft takes at least as long as a token: less is a price from a slower time
-            besides = now - since - done.seconds.get("verify", 0.0) - done.seconds.get("write", 0.0)
+            besides = now - since - _passes(done)
             most = OUTLIER if self.source.tries >= TRIES else ROUGH
             real = min(max(real, 1 + besides / economy.token), most * expected)
             mine = self.source.experience
@@ -216,9 +216,11 @@ class Ledger:
         return gain
 
     def _row(self, done: Round, elapsed: float, resting: bool) -> tuple[float, float]:
-        """Return the seconds of the target's passes, written rows as if no drafter read along, and those besides; without stamped answers, all are the target's."""
-        writing, tokens = done.seconds.get("write", 0.0), len(done.tokens)
-        writing = writing + done.seconds.get("verify", 0.0) or elapsed
+        """Return the seconds of the target's passes, written rows as if no drafter read along, and those besides.
+
+        Without stamped answers, all are the target's.
+        """
+        writing, tokens = _passes(done) or elapsed, len(done.tokens)
         besides = max(elapsed - writing, 0.0)
         if self.watches and not resting and not done.drafted:
             watched = self.economy.writing(tokens, watched=True)
@@ -266,3 +268,8 @@ class Ledger:
         if economy.short[1] >= ENOUGH:
             economy.experience.wrote(*economy.short, economy.context or 0)
             economy.short = 0.0, 0
+
+
+def _passes(done: Round) -> float:
+    """Return the seconds of the target's passes in a round; 0 without stamped answers."""
+    return done.seconds.get("verify", 0.0) + done.seconds.get("write", 0.0)
